@@ -13,8 +13,8 @@ triton: Any = pytest.importorskip("triton", reason="Triton has builds for Linux 
 
 from stepweave.models.kernels import add_norm, gate, places, rotate, spread  # noqa: E402
 from stepweave.models.kernels.forms import Angles, Norm  # noqa: E402
-from tests.models.test_kernels_compile import CAPABILITIES, HALF, spilled  # noqa: E402
-from tests.models.triton_recorder import Recorder  # noqa: E402
+from tests.models.test_kernels_compile import HALF  # noqa: E402
+from tests.models.triton_recorder import CAPABILITIES, Recorder, spilled  # noqa: E402
 
 DTYPES = (*HALF, torch.float32)
 WIDTHS = (896, 4096, 5120, 16384)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
+from subprocess import run
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -14,6 +18,8 @@ from triton.compiler import ASTSource  # noqa: E402
 from triton.runtime.jit import mangle_type  # noqa: E402
 
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "maxnreg")
+USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
+CAPABILITIES = (80, 86, 89, 90)
 
 
 class Recorder:
@@ -56,3 +62,17 @@ def _is_compiled_in(parameter: Any, value: object) -> bool:
     """Whether Triton makes kernels for each value: what is marked, and an integer that is 1."""
     one = isinstance(value, int) and value == 1 and not parameter.do_not_specialize
     return parameter.is_constexpr or one
+
+
+def spilled(compiled: Any) -> int:
+    """Bytes of a thread that found no place in its registers."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    if not tool.exists():
+        pytest.skip(f"this Triton does not bring {tool.name}")
+    with NamedTemporaryFile(suffix=".cubin") as binary:
+        binary.write(compiled.asm["cubin"])
+        binary.flush()
+        said = run([tool, "-res-usage", binary.name], capture_output=True, text=True, check=True)
+    usage = USAGE.search(said.stdout)
+    assert usage is not None, said.stdout
+    return int(usage[2]) + int(usage[3])

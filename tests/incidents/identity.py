@@ -254,7 +254,7 @@ INCIDENTS = [
         "C2",
         "vLLM #49694, #49738",
         "the worker trimmed drafts, and mask rows shifted to the next request",
-        "windows are never trimmed; masks have one row for each sampling row, at a fixed stride",
+        "windows are never trimmed; each line of logits has the number of its mask, or of none",
         safe=each_row_has_its_own_mask,
         refusals=(
             Refusal(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,13 +10,21 @@ from torch import Tensor
 
 from stepweave.models.paged_cache import PagedCache
 from stepweave.requests.request import Request, SamplingParams
-from stepweave.testing.engines import VOCAB, tiny_request
+from stepweave.testing.engines import VOCAB, TinyConfig, tiny_request
 from tests.device.pipelines import DRAFTERS, REGEX, Told, served, tiny_on
+
+OTHERS: Mapping[str, TinyConfig] = {
+    "mtp": TinyConfig(draft_tokens=2, method="mtp"),
+    "medusa": TinyConfig(draft_tokens=2, method="medusa"),
+    "suffix": TinyConfig(draft_tokens=2, method="suffix"),
+    "8 bits": TinyConfig(draft_tokens=2, method="eagle3", cache_dtype="int8"),
+}
+"""What `DRAFTERS` has only as a tree, or not at all."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline and what it is asked. `drafter`: a name of `DRAFTERS`."""
+    """A pipeline and what it is asked. `drafter`: a name of `DRAFTERS`, or of `OTHERS`."""
 
     drafter: str
     structured: bool
@@ -54,7 +63,7 @@ class Found:
     @staticmethod
     def of(case: Case) -> Found:
         config = replace(
-            DRAFTERS[case.drafter],
+            {**DRAFTERS, **OTHERS}[case.drafter],
             depth=case.depth,
             structured=case.structured,
             dtype=torch.float32,

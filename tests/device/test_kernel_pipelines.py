@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.device.kernel_pipelines import Case, found
+from tests.device.kernel_pipelines import OTHERS, Case, found
 from tests.device.pipelines import DRAFTERS
 from tests.models.interpreter import Interpreter
 
@@ -24,6 +24,12 @@ def test_no_pipeline_is_changed_by_kernels(
     interpreted: Interpreter, drafter: str, structured: bool, depth: int
 ) -> None:
     compare(interpreted, Case(drafter, structured, depth))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", OTHERS)
+def test_nor_one_of_other_drafters_and_caches(interpreted: Interpreter, name: str) -> None:
+    compare(interpreted, Case(name, structured=True, depth=2))
 
 
 def compare(interpreted: Interpreter, case: Case) -> None:

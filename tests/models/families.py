@@ -50,6 +50,7 @@ SIZES: Mapping[str, Any] = {
     "num_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size_per_layer_input": VOCAB,
+    "unpadded_vocab_size": VOCAB,
     "head_dim": 16,
     "max_position_embeddings": 128,
     "n_positions": 128,
@@ -153,6 +154,22 @@ def tiny_config(family: str) -> PreTrainedConfig | None:
         except Exception:  # whatever a family's code raises of sizes that it was not made for
             continue
     return None
+
+
+def outline(family: str) -> tuple[PreTrainedConfig, PreTrainedModel]:
+    """A small model of `family` without weights, whose code is not run.
+
+    Raises `ValueError` where none can be built.
+    """
+    for left_out in ATTEMPTS:
+        try:
+            config = _sized(CONFIG_MAPPING[family], left_out, SPECIAL.get(family, {}))
+            with torch.device("meta"):
+                build: Any = AutoModelForCausalLM.from_config
+                return config, build(config)
+        except Exception:  # as in `tiny_config`
+            continue
+    raise ValueError(family)
 
 
 def _sized(kind: Any, left_out: frozenset[str], special: Mapping[str, Any]) -> Any:

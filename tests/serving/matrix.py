@@ -29,14 +29,16 @@ from tests.serving.rounding import rounding
 
 METHODS: tuple[str | None, ...] = (
     *(None, "draft_model", "eagle", "eagle3", "mtp"),
-    *("medusa", "ngram", "suffix", "eagle3 tree", "mtp grown"),
+    *("medusa", "ngram", "suffix", "eagle3 tree", "mtp grown", "mtp modules"),
 )
-"""Drafters, some of them with trees."""
+"""Drafters, some of them with trees, or with several modules."""
 
 TREES: dict[str, tuple[Method, tuple[tuple[int, ...], ...] | Growth, int]] = {
     "eagle3 tree": ("eagle3", ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)), 6),
     "mtp grown": ("mtp", Growth(width=2, depth=3, children=3, among="all"), 6),
 }
+MODULES = {"mtp modules": 3}
+"""How many modules that predict further tokens there are, for four drafts."""
 DEPTHS = (1, 2, 3)
 
 SCHEMA = GrammarSpec.from_request(
@@ -253,6 +255,8 @@ def run(
     """
     base = SITUATIONS[cell.situation]
     method, tree, k = TREES.get(cell.method or "", (cell.method, None, 3 if cell.method else 0))
+    if cell.method in MODULES:
+        method, k = "mtp", 4
     if cell.situation in SHORT_OF_BLOCKS:
         base = replace(base, num_blocks=just_admitted(requests, k))
     config = replace(
@@ -261,6 +265,7 @@ def run(
         executor=executor,
         draft_tokens=k,
         method=cast(Method, method or "draft_model"),
+        modules=MODULES.get(cell.method or "", 1),
         tree=tree,
         structured=cell.grammar != "no grammar",
         context=CONTEXT,

@@ -19,7 +19,8 @@ def spelled(
     tokenizer: PreTrainedTokenizerBase, vocab_size: int, ends: Collection[int]
 ) -> list[Hashable]:
     """Of each token: its bytes, the name of a control token, or `END` for the first of `ends`."""
-    info = tokenizer_info(tokenizer, vocab_size, ends)
+    # Who has no end of a text has none that is common; the library wants one, and spells it alike.
+    info = tokenizer_info(tokenizer, vocab_size, ends or (0,))
     found: list[Hashable] = list(info.decoded_vocab)
     for token, added in tokenizer.added_tokens_decoder.items():
         if added.special and token < len(found):

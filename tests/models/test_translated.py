@@ -21,6 +21,7 @@ from stepweave.policies.chosen import Policies
 from stepweave.requests.params import SamplingParams
 from stepweave.serving.engine import Engine
 from stepweave.testing.engines import (
+    EOS,
     VOCAB,
     TinyConfig,
     serve,
@@ -143,3 +144,12 @@ def test_what_tokens_spell_is_read_off_the_tokenizer() -> None:
     assert found[-3:] == [b"", b"", b""], "tokens that the tokenizer does not have"
     word = tokenizer(" the")["input_ids"]
     assert b"".join(bytes(found[token]) for token in word) == b" the"
+
+
+def test_a_vocabulary_without_an_end_of_a_text_spells_the_rest_alike() -> None:
+    tokenizer = tiny_tokenizer()
+    size = len(tokenizer)
+    ended, endless = (spelled(tokenizer, size, ends) for ends in ((EOS,), ()))
+    assert ended[EOS] == END
+    assert END not in endless
+    assert ended[:EOS] + ended[EOS + 1 :] == endless[:EOS] + endless[EOS + 1 :]

@@ -9,13 +9,23 @@ from functools import cache
 from typing import Any, cast
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
+from stepweave.graph.parameters import Resource
 from stepweave.models.cache_dtype import CacheDType
+from stepweave.models.causal_lm import CausalLM
+from stepweave.nodes.draft_model import DRAFT_MODEL, VOCABULARIES
+from stepweave.nodes.ops.vocabularies import spelled
 from stepweave.nodes.tree import Growth
+from stepweave.policies.acceptance import Acceptance, Block, Coupled, Rejection, Typical
 from stepweave.policies.chosen import Policies
+from stepweave.policies.drafting import ByAcceptance, ByRows, Drafting, Fastest, Full
+from stepweave.policies.resumption import Cheaper
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.testing.engines import (
+    EOS,
     VOCAB,
     Method,
     TinyConfig,
@@ -24,6 +34,7 @@ from stepweave.testing.engines import (
     tiny_pair,
     tiny_request,
 )
+from stepweave.testing.models import tiny_model, tiny_tokenizer
 from tests.serving.reference import Expected, expected
 from tests.serving.rounding import rounding
 
@@ -36,10 +47,34 @@ METHODS: tuple[str | None, ...] = (
 TREES: dict[str, tuple[Method, tuple[tuple[int, ...], ...] | Growth, int]] = {
     "eagle3 tree": ("eagle3", ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)), 6),
     "mtp grown": ("mtp", Growth(width=2, depth=3, children=3, among="all"), 6),
+    "mtp level": ("mtp", Growth(width=2, depth=3, children=3), 8),
+    "eagle tree": ("eagle", ((0,), (1,), (0, 0), (1, 0)), 4),
+    "medusa tree": ("medusa", ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0)), 6),
 }
 MODULES = {"mtp modules": 3}
 """How many modules that predict further tokens there are, for four drafts."""
+OTHER = "other vocabulary"
+"""A drafter that is a smaller model, with a tokenizer of its own."""
+
+DRAFTED: tuple[str, ...] = tuple(
+    dict.fromkeys([*(each for each in METHODS if each), *TREES, OTHER])
+)
+"""Every drafter, to be combined with what decides about drafts."""
+
 DEPTHS = (1, 2, 3)
+
+RULES: dict[str, Acceptance] = {
+    "coupled": Coupled(),
+    "rejection": Rejection(),
+    "block": Block(),
+    "typical": Typical(),
+}
+DRAFTING: dict[str, Drafting] = {
+    "full": Full(),
+    "by_acceptance": ByAcceptance(windows=4, every=2),
+    "by_rows": ByRows(tokens=8),
+    "fastest": Fastest(),
+}
 
 SCHEMA = GrammarSpec.from_request(
     {
@@ -135,7 +170,13 @@ SITUATIONS: dict[str, TinyConfig] = {
     "prefix cache": TinyConfig(prefix_cache=True),
     "short drafter context": TinyConfig(),
 }
-SHORT_OF_BLOCKS = ("preemption", "swap")
+MORE_SITUATIONS: dict[str, TinyConfig] = {
+    **SITUATIONS,
+    "cheaper": TinyConfig(swap=16),  # who gives way keeps blocks if copies cost less than tokens
+    "forks": TinyConfig(fork=True),  # the requests are completions of one prompt
+}
+SHORT_OF_BLOCKS = ("preemption", "swap", "cheaper")
+CHEAPER = Cheaper(block_us=1, token_us=1, start_us=2)
 KEPT: tuple[CacheDType, ...] = ("int8", "auto")
 """Number formats of the caches, the target's and its drafter's."""
 CONTEXT = 96
@@ -152,10 +193,18 @@ class Cell:
     sampling: str
     situation: str
     kept: CacheDType = "auto"
+    drafting: str = "full"
+    rule: str = "coupled"
 
     def __str__(self) -> str:
         parts = (f"d{self.depth}", self.method or "none", self.grammar, self.sampling)
-        return "-".join((*parts, self.situation, self.kept))
+        decided = [each for each in (self.drafting, self.rule) if each not in ("full", "coupled")]
+        return "-".join((*parts, self.situation, self.kept, *decided))
+
+    @property
+    def policies(self) -> Policies:
+        chosen = Policies(drafting=DRAFTING[self.drafting], acceptance=RULES[self.rule])
+        return replace(chosen, resumption=CHEAPER) if self.situation == "cheaper" else chosen
 
 
 @dataclass(frozen=True)
@@ -177,6 +226,7 @@ class Outcome:
     prefix_hits: int
     swapped_out: int
     swapped_in: int
+    forked_tokens: int
 
 
 @cache
@@ -197,11 +247,50 @@ def plainly(asked: CellRequest, kept: CacheDType = "auto") -> Expected:
     )
 
 
+@cache
+def other_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level BPE with other words than `tiny_tokenizer`, and other numbers for its bytes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<s>", "<pad>", "<unk>", "<eos>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    text = "Seven sleepy sheep slept on the shore, and then the sea."
+    tokenizer.train_from_iterator([text], trainer)
+    wrap: Any = PreTrainedTokenizerFast
+    found: PreTrainedTokenizerFast = wrap(tokenizer_object=tokenizer, eos_token="<eos>")
+    return found
+
+
+def speaking_otherwise(context: int | None) -> dict[Resource[Any], object]:
+    """The tiny drafter in the words of `other_tokenizer`: each has the weights of its equal.
+
+    Some words of either tokenizer are none of the other.
+    """
+    own, theirs = other_tokenizer(), tiny_tokenizer(VOCAB)
+    size, end = len(own), own.get_vocab()["<eos>"]
+    place = {each: token for token, each in enumerate(spelled(theirs, VOCAB, (EOS,)))}
+    kept = torch.tensor([place.get(each, 1) for each in spelled(own, size, (end,))])
+    _, drafter = tiny_pair(torch.float64, context=CONTEXT)
+    sizes: dict[str, Any] = {"vocab_size": size, "max_position_embeddings": context or CONTEXT}
+    other = tiny_model("llama", 0, torch.float64, **sizes, num_hidden_layers=1, eos_token_id=end)
+    ends = ("model.embed_tokens.weight", "lm_head.weight")
+    weights = drafter.state_dict().items()
+    other.load_state_dict({name: each[kept] if name in ends else each for name, each in weights})
+    return {DRAFT_MODEL: CausalLM.wrap(other, invariant=False), VOCABULARIES: (own, theirs)}
+
+
 def prompts(situation: str) -> list[tuple[int, ...]]:
-    """Four prompts; where the prefix cache is tested, they begin alike."""
+    """Four prompts; where the prefix cache is tested, they begin alike, and forks have one."""
     draw = random.Random(5)
     shared = tuple(draw.randrange(3, VOCAB) for _ in range(13))
     found = [tuple(draw.randrange(3, VOCAB) for _ in range(length)) for length in (11, 3, 18, 7)]
+    if situation == "forks":
+        return found[:1] * 4
     return [shared + tail for tail in found] if situation == "prefix cache" else found
 
 
@@ -253,7 +342,7 @@ def run(
 
     `brought`: for each request, the tokens of its output that it comes with; none: it begins.
     """
-    base = SITUATIONS[cell.situation]
+    base = MORE_SITUATIONS[cell.situation]
     method, tree, k = TREES.get(cell.method or "", (cell.method, None, 3 if cell.method else 0))
     if cell.method in MODULES:
         method, k = "mtp", 4
@@ -264,17 +353,18 @@ def run(
         depth=depth,
         executor=executor,
         draft_tokens=k,
-        method=cast(Method, method or "draft_model"),
+        method=cast(Method, "draft_model" if method in (None, OTHER) else method),
         modules=MODULES.get(cell.method or "", 1),
         tree=tree,
         structured=cell.grammar != "no grammar",
         context=CONTEXT,
         cache_dtype=cell.kept,
         check="strict" if executor == "serial" else "off",
-        policies=policies or Policies(),
+        policies=policies or cell.policies,
     )
     short = 20 if cell.situation == "short drafter context" else None
-    engine = tiny_engine(config, drafter_context=short, settings=settings)
+    brings = speaking_otherwise(short) if method == OTHER else None
+    engine = tiny_engine(config, drafter_context=short, settings=settings, resources=brings)
     made = [
         tiny_request(
             uid,
@@ -286,6 +376,8 @@ def run(
         )
         for uid, each in enumerate(requests)
     ]
+    for request in made:
+        request.fork_of = 0 if cell.situation == "forks" else None
     for request, tokens in zip(made, brought, strict=False):
         request.resume(tokens)
     table = engine.new_table()
@@ -305,5 +397,10 @@ def run(
     engine.run(table)
     totals = table.totals
     return Outcome(
-        made, table.preemptions, table.prefix_hits, totals.swapped_out, totals.swapped_in
+        made,
+        table.preemptions,
+        table.prefix_hits,
+        totals.swapped_out,
+        totals.swapped_in,
+        totals.forked_tokens,
     )

@@ -35,7 +35,8 @@ class OnThreads:
     lives as long as this object, so use one for all runs of an engine.
 
     Streams on which ops meet other ranks keep their threads: that ranks do not block each other is
-    proved of launches that return at once.
+    proved of launches that return at once. So do all where operations are split among threads: each
+    thread that runs one has some of its own, and with those of two the cores are too few.
     """
 
     pieces: int = 0
@@ -44,6 +45,8 @@ class OnThreads:
     _callers: CallerRuns = field(default_factory=CallerRuns, init=False, repr=False, compare=False)
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
+        from torch import get_num_threads
+
         plans = given.plans(plan)
         if self.captures is None or not self.captures.fit(plans):
             from ..backends.tape.tapes import Tapes
@@ -53,7 +56,8 @@ class OnThreads:
             self.captures = Captures(*plans, noted=False, usual=USUAL, largest=self.pieces)
             # What plans require of each other where one follows another is met by their own orders.
             self._callers.orders = {} if len(plans) > 1 else older_first(plan)
-        callers = None if any(_meets_on_a_stream(each) for each in plans) else self._callers
+        keep = get_num_threads() > 1 or any(_meets_on_a_stream(each) for each in plans)
+        callers = None if keep else self._callers
         workers = Workers(self._tapes, callers)
         return run_on(workers, plan, given, self.captures, callers)
 

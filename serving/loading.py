@@ -17,7 +17,7 @@ from ..graph.parameters import Resource
 from ..models.adapters import adapt
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
-from ..models.threads import threads_for
+from ..models.threads import let_go, threads_for
 from ..nodes.values import GROUP, KEEPS_STATES, LINKS, LOADING
 from ..policies.admission import Eager
 from ..policies.chosen import Policies
@@ -105,6 +105,7 @@ def _loaded(
         return _built(config, threads, device, group)
     finally:
         torch.set_num_threads(before)
+        let_go()  # another thread runs what this one has loaded
 
 
 def _built(

@@ -9,6 +9,7 @@ from random import Random
 from threading import Barrier, Event, Thread
 
 import pytest
+import torch
 
 from stepweave.executors import NodeFailure, StuckWait, caller_runs, captured_segment
 from stepweave.executors.caller_runs import BEGIN, KEEP, LOOK, TRIAL, CallerRuns
@@ -157,6 +158,29 @@ def test_what_one_recorded_the_other_replays(monkeypatch: pytest.MonkeyPatch) ->
         executor._callers = AtRandom(seed)
         assert outs(plan, executor) == expected
         assert counts(executor).replayed >= 1
+
+
+class Asked(Exception):
+    """Somebody asks who does the work."""
+
+
+class NotToBeAsked(CallerRuns):
+    def at(self, step: int) -> bool:
+        raise Asked
+
+
+def test_streams_keep_their_threads_where_operations_are_split_among_some() -> None:
+    plan = pipeline()
+    expected = outs(plan)
+    for threads in (2, 1):
+        torch.set_num_threads(threads)
+        executor = OnThreads()
+        executor._callers = NotToBeAsked()
+        if threads == 2:
+            assert outs(plan, executor) == expected
+        else:
+            with pytest.raises(NodeFailure, match="Asked"):
+                outs(plan, executor)
 
 
 def test_what_fails_on_its_caller_is_told_as_on_a_thread() -> None:

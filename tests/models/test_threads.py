@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from stepweave.models.threads import SMALL_BYTES, physical_cores, threads_for
+from stepweave.models.threads import SMALL_BYTES, let_go, physical_cores, threads_for
 
 
 def system(folder: Path, siblings: dict[int, str], **files: str) -> Path:
@@ -85,3 +87,31 @@ def test_a_number_asked_of_torch_itself_stands(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads_for(sized(tmp_path / "large", SMALL_BYTES)) is None
+
+
+COUNTED = """
+import os, sys, torch
+from stepweave.models.threads import let_go
+def running():
+    return len(os.listdir("/proc/self/task"))
+torch.set_num_threads(2)
+x, found = torch.randn(500, 500), []
+before = running()
+for _ in range(2):
+    first = x @ x + torch.randn(500, 500).exp()
+    found += [running() - before, let_go(), running() - before]
+print(found)
+"""
+
+
+def test_threads_of_operations_end_when_a_thread_lets_go_and_come_back_with_the_next_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", COUNTED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[1, True, 0, 1, True, 0]"
+
+
+def test_without_a_library_that_can_nothing_is_let_go(tmp_path: Path) -> None:
+    (tmp_path / "maps").write_text("7f00-7f01 r-xp 0 08:01 1 /usr/lib/libm.so.6\n7f02-7f03 rw-p\n")
+    assert not let_go(tmp_path / "maps")
+    assert not let_go(tmp_path / "nothing")

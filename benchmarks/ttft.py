@@ -8,9 +8,10 @@ first token is there when the commit that settles it ends. *Gap*: time between a
 Two parts. The simulated one runs the decode step's plans with assumed costs, where the device
 takes most of the time; steps that also compute a prompt are longer, and all ops jitter. It is
 exact and the same on every machine. With `--real` the embedded model runs: requests come from
-another thread into a running engine, sides in turn, round by round, tokens compared.
+another thread into a running engine, sides in turn, round by round, tokens compared. The first
+rounds at each load are not counted: shapes of steps that have not come up yet are recorded in them.
 
-    python -m benchmarks.ttft [--load 0.2 0.4 0.6 0.8] [--real] [--real-load 0.3 0.6] [--rounds 5]
+    python -m benchmarks.ttft [--load 0.2 0.4 0.6 0.8] [--real] [--real-load 0.3 0.6] [--rounds 5] [--warm 4]
 """
 
 from __future__ import annotations
@@ -363,9 +364,13 @@ def measure_sides(
     tokens: int,
     seconds: float,
     rounds: int,
+    warm: int,
     model: Path | None = None,
 ) -> dict[str, Any]:
-    """Rounds of all sides in turn, the same arrivals for each; spreads of the paired ratios."""
+    """Rounds of all sides in turn, the same arrivals for each; spreads of the paired ratios.
+
+    Before them `warm` rounds that are not counted.
+    """
     bench = Bench(rows, tokens, model)
     bench.rate(rows)  # warms up
     rate = bench.rate(rows)
@@ -373,13 +378,15 @@ def measure_sides(
     for load in loads:
         ratios: dict[str, list[dict[str, float]]] = {side.name: [] for side in SIDES}
         absolute: dict[str, list[float]] = {side.name: [] for side in SIDES}
-        for number in range(rounds):
+        for number in range(-warm, rounds):
             arrivals = poisson(load * rate, seconds, number)
             turn = number % len(SIDES)
             runs = {s.name: bench.run(s, arrivals) for s in (*SIDES[turn:], *SIDES[:turn])}
             reference, expected = runs[SIDES[0].name]
             for name, (latencies, ids) in runs.items():
                 assert ids == expected, f"{name} gave other tokens"
+                if number < 0:
+                    continue
                 ratios[name].append(latencies.over(reference))
                 absolute[name].append(latencies.mean)
         table += [
@@ -394,7 +401,7 @@ def measure_sides(
             }
             for side in SIDES
         ]
-    return {"rows": rows, "tokens": tokens, "served_per_s": rate, "by_load": table}
+    return {"rows": rows, "tokens": tokens, "warm": warm, "served_per_s": rate, "by_load": table}
 
 
 def main() -> None:
@@ -409,6 +416,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=at_least_one, default=24, help="of each real request")
     parser.add_argument("--seconds", type=float, default=2.5, help="of arrivals in a real run")
     parser.add_argument("--rounds", type=at_least_one, default=5)
+    parser.add_argument("--warm", type=int, default=4, help="rounds before, not counted")
     parser.add_argument(
         "--width",
         type=at_least_one,
@@ -432,7 +440,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = None if given.width is None else random_model(Path(folder), given.width)
             result["real"] = measure_sides(
-                given.real_load, given.rows, given.tokens, given.seconds, given.rounds, path
+                given.real_load,
+                given.rows,
+                given.tokens,
+                given.seconds,
+                given.rounds,
+                given.warm,
+                path,
             )
         what = "embedded model" if given.width is None else f"random model, width {given.width}"
         print(f"{what}; medians over {given.rounds} rounds of the same ratios")

@@ -22,18 +22,17 @@ BEGIN = 64
 TRIAL = 12
 """Steps of one turn of a trial; each way has two."""
 
+SOON = 64
+"""Steps between two trials at first, and whenever one finds another way than the one before."""
+
 KEEP = 1024
-"""Steps between two trials, if steps take as long as they did."""
-
-LOOK = 64
-"""Steps after which it is asked whether they do."""
-
-BAND = 2.0
-"""How many times as long, or as short, they may be: batches grow, prompts come."""
+"""The most: each trial that finds what the last one found doubles the steps to the next. Batches
+change all the time, and a trial runs half of its steps the slower way."""
 
 WORTH = 0.9
-"""How much shorter threads must make steps. Batches change while it is tried, so a smaller
-difference may be chance, and callers tell tokens earlier, with one core less."""
+"""How much shorter threads must make steps, in both turns of a trial. Batches change while it is
+tried, so a smaller difference, or one turn, may be chance; and callers tell tokens earlier, with one
+core less."""
 
 
 class CallerRuns:
@@ -74,14 +73,16 @@ class CallerRuns:
     def _turns(self) -> Iterator[tuple[bool, int]]:
         """Who does the work, and in how many steps."""
         yield False, BEGIN
+        before, keep = None, SOON
         while True:
-            found: dict[bool, list[float]] = {False: [], True: []}
-            for caller in (False, True, False, True):
-                yield caller, TRIAL
-                found[caller] += self._spent[2:]  # what was handed over may be in the first two
-            usual = {caller: median(spent) for caller, spent in found.items()}
-            best = usual[False] > WORTH * usual[True]
-            for _ in range(KEEP // LOOK):
-                yield best, LOOK
-                if not 1 / BAND <= median(self._spent[2:]) / usual[best] <= BAND:
-                    break
+            shorter = []
+            for _ in range(2):
+                usual = {}
+                for caller in (False, True):
+                    yield caller, TRIAL
+                    usual[caller] = median(self._spent[2:])  # the first may be of what was begun
+                shorter.append(usual[False] <= WORTH * usual[True])
+            best = not all(shorter)
+            keep = min(2 * keep, KEEP) if best == before else SOON
+            yield best, keep
+            before = best

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from stepweave.executors import NodeFailure, StuckWait, caller_runs, captured_segment
-from stepweave.executors.caller_runs import BEGIN, KEEP, LOOK, TRIAL, CallerRuns
+from stepweave.executors.caller_runs import BEGIN, KEEP, SOON, TRIAL, CallerRuns
 from stepweave.executors.concurrent import run_on
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import Executor, run
@@ -90,10 +90,21 @@ def test_callers_do_the_work_unless_threads_make_steps_shorter(
 ) -> None:
     found = steps_of(CallerRuns(), monkeypatch, {False: 1.0, True: alone})
     trial = 2 * ("." * TRIAL + "c" * TRIAL)
-    first = BEGIN + len(trial)
-    assert found[:first] == "." * BEGIN + trial
-    assert found[first : first + KEEP] == kept * KEEP
-    assert found[first + KEEP :].startswith(trial), "batches change: it is tried again"
+    expected, keep = "." * BEGIN, SOON
+    while len(expected) < len(found):
+        expected += trial + kept * keep
+        keep = min(2 * keep, KEEP)
+    assert found == expected[: len(found)]
+
+
+def test_one_turn_by_chance_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, callers, found = 0.0, CallerRuns(), ""
+    monkeypatch.setattr(caller_runs, "perf_counter", lambda: now)
+    for step in range(BEGIN + 5 * TRIAL):
+        called = callers.at(step)
+        found += "c" if called else "."
+        now += 3.0 if called and step < BEGIN + 2 * TRIAL else 1.0  # requests came in between
+    assert found.endswith("c" * (2 * TRIAL))
 
 
 def test_the_next_run_goes_on_with_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,16 +116,16 @@ def test_the_next_run_goes_on_with_what_was_found(monkeypatch: pytest.MonkeyPatc
     assert callers.at(0)
 
 
-def test_when_batches_grow_it_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_steps_change_so_does_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     now, callers, found = 0.0, CallerRuns(), ""
     monkeypatch.setattr(caller_runs, "perf_counter", lambda: now)
-    grown = BEGIN + 4 * TRIAL + 2 * LOOK
-    for step in range(grown + 3 * LOOK):
+    grown = BEGIN + 2 * (4 * TRIAL + SOON)
+    for step in range(grown + SOON + 4 * TRIAL + SOON // 2):
         called = callers.at(step)
         found += "c" if called else "."
         now += (1.0 if called else 1.1) if step < grown else (4.0 if called else 3.0)
-    assert found[grown - LOOK : grown + 1] == "c" * (LOOK + 1)
-    assert found.endswith("." * LOOK), "by callers steps are longer now"
+    assert found[grown - SOON : grown + 1] == "c" * (SOON + 1)
+    assert found.endswith("." * (SOON // 2)), "by callers steps are longer now"
 
 
 def test_what_is_there_is_settled_before_a_caller_goes_on() -> None:

@@ -91,8 +91,10 @@ def decode_step(
     whatever the loading of weights raises.
     """
     kinds = {name: _kind_of(name, node) for name, node in nodes.items()}
-    listed = nodes if everywhere is None else everywhere
-    of_all = {name: _kind_of(name, node) for name, node in listed.items()}
+    listed, of_all = nodes, kinds
+    if everywhere is not None:
+        listed = everywhere
+        of_all = {name: _kind_of(name, node) for name, node in listed.items()}
     settings = [of_all[name].settings(name, node) for name, node in listed.items()]
     most = max((each.tokens for each in settings if isinstance(each, DrafterOptions)), default=0)
     forced = any(_writes(each, FORCED.name) for each in of_all.values())

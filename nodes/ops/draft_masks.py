@@ -10,7 +10,7 @@ from ...requests.batch import StepBatch
 from ...structured import bitmask
 from ...structured.grammar import MatcherFailure
 from ..data import DraftMask, HostTokens
-from .masks import MatcherTable, held, looked_up
+from .masks import MatcherTable, held, looked_up, number
 from .transfer import CPU, packed, pinned, upload
 
 
@@ -70,9 +70,7 @@ def fill_next(
     if not looked_up(len(asked), batch):
         return DraftMask(used, None)
     whose = buffer.lines[: batch.samples]
-    numbers = whose.numpy()
-    numbers[:] = -1
-    numbers[asked] = range(len(asked))
+    number(asked, whose.numpy()[:, None])
     return DraftMask(used, whose)
 
 

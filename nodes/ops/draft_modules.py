@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...models.attention import AttentionBatch
 from ...models.eagle import EagleHead
-from ...models.paged_cache import SCRATCH_SLOT, PagedCache
+from ...models.paged_cache import PagedCache
 from .places import cache_slots_of
 from .proposal import FirstPass
 
@@ -39,7 +39,9 @@ class ModulesInTurn:
         for place in range(1, len(self._modules)):
             # Those before the text have the numbers that lead up to it.
             positions = (first.positions - place).masked_fill(first.positions < 0, -1)
-            slots = self._slots_of(blocks, row, positions)
+            slots = cache_slots_of(
+                blocks.index_select(0, row), positions[:, None], self._cache.block_size
+            ).flatten()
             before = self._left_before(place, slots)
             self._pass(place, first.ids, before, batch.then(positions, slots))
         return self._modules[0].logits(states.index_select(0, first.last))
@@ -83,13 +85,6 @@ class ModulesInTurn:
     def _left_before(self, place: int, slots: Tensor) -> Tensor:
         """`[T, H]`: what the module before a place left at `slots[T]`."""
         return self._cache.read(self._left[place - 1], slots)[:, 0]
-
-    def _slots_of(self, blocks: Tensor, row: Tensor, positions: Tensor) -> Tensor:
-        """Cache slots `[T]` of `positions[T]` of rows `row[T]`."""
-        size = self._cache.block_size
-        column = positions.clamp(min=0).div(size, rounding_mode="floor")
-        slots = positions + (blocks[row, column] - column) * size
-        return slots.masked_fill(positions < 0, SCRATCH_SLOT)
 
 
 def _rows_of(first: FirstPass) -> Tensor:

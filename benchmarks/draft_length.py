@@ -2,10 +2,11 @@
 
 The embedded model with its EAGLE-3 head, extraction prompts with held-out words and stories,
 greedy, float32, one torch thread. Policy `fastest` chooses by the periods that `stepweave profile
---drafts` prints. All sides decode the same
-tokens; a round runs them one after the other, and times of one round are compared.
+--drafts` prints. All sides decode the same tokens, of four prompts for each row, so that batches
+are full for most of the time; a round runs them one after the other, and times of one round are
+compared.
 
-    python -m benchmarks.draft_length [--rows 1,4,16] [--longest 5] [--prompts 12] [--rounds 5]
+    python -m benchmarks.draft_length [--rows 1,4,16] [--longest 5] [--prompts 16] [--rounds 9]
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ SEED = 11
 LIMIT = 96
 WARM_UP = 8
 """Runs that do not count: shapes are recorded and policies have settled when these are over."""
+PROMPTS = 4
+"""For each row."""
 PROFILED = 3
 """Rounds of the profile; in each, all lengths have their turn."""
 STORIES = (("fox", "Ida"), ("dog", "Max"), ("cat", "Nora"), ("bear", "Rosa"))
@@ -159,7 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rows", default="1,4,16")
     parser.add_argument("--longest", type=at_least_one, default=5)
-    parser.add_argument("--prompts", type=at_least_one, default=16)
+    parser.add_argument("--prompts", type=at_least_one, default=16, help="at least")
     parser.add_argument("--rounds", type=at_least_one, default=9)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -168,7 +171,8 @@ def main() -> None:
     print("predicted period, µs:", json.dumps(table))
     result: dict[str, Any] = {"predicted_us": table, "prompts": given.prompts}
     for count in rows:
-        found = measure(count, given.longest, given.prompts, given.rounds, table)
+        prompts = max(given.prompts, PROMPTS * count)
+        found = measure(count, given.longest, prompts, given.rounds, table)
         shares = against_best(found)
         print(f"{count} rows")
         for side, each in found.items():

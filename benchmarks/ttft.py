@@ -11,7 +11,8 @@ exact and the same on every machine. With `--real` the embedded model runs: requ
 another thread into a running engine, sides in turn, round by round, tokens compared. The first
 rounds at each load are not counted: shapes of steps that have not come up yet are recorded in them.
 
-    python -m benchmarks.ttft [--load 0.2 0.4 0.6 0.8] [--real] [--real-load 0.3 0.6] [--rounds 5] [--warm 4]
+    python -m benchmarks.ttft [--load 0.2 0.4 0.6 0.8] [--real] [--real-load 0.3 0.6]
+        [--rounds 5] [--warm 4]
 """
 
 from __future__ import annotations

@@ -55,10 +55,9 @@ def published(
     if forced is not None and sampled is not None and sample.draft_width:
         trees, width = before.branches is not None, sample.draft_width
         proposal = with_forced(proposal, forced, sampled, width, trees=trees)
-    if proposal is not None and proposal.log_probs is not None and draft_probs is not None:
-        n = proposal.tokens.shape[1]
-        drawn_from = proposal.log_probs.to(draft_probs.dtype)
-        draft_probs[:, :n].index_copy_(0, sample.request_slot, drawn_from)
+    if proposal is not None and draft_probs is not None:
+        drawn_from = _drawn_from(proposal, draft_probs)
+        draft_probs[:, : drawn_from.shape[1]].index_copy_(0, sample.request_slot, drawn_from)
     if proposal is not None and agree is not None:
         own: tuple[Tensor, ...] = (proposal.tokens,)
         own += () if proposal.valid is None else (proposal.valid,)
@@ -69,6 +68,18 @@ def published(
             proposal, tokens=tokens, valid=others[0] if others else None, branches=branches
         )
     return publish(before, sample, proposal)
+
+
+def _drawn_from(proposal: Proposal, like: Tensor) -> Tensor:
+    """What drafts were drawn from, `[S, n, V]` in the type of `like[R, k, V]`.
+
+    Those that were not drawn are certain: what stays in their slots is of earlier drafts.
+    """
+    if proposal.log_probs is not None:
+        return proposal.log_probs.to(like.dtype)
+    vocab = like.shape[2]
+    sole = like.new_full((*proposal.tokens.shape, vocab), -torch.inf)
+    return sole.scatter_(2, proposal.tokens.clamp(0, vocab - 1)[..., None], 0.0)
 
 
 def _check(proposal: object, rows: int, most: int) -> None:

@@ -142,7 +142,8 @@ def _draft(drafter: Drafter) -> OpFunction[..., Any]:
 
         if inputs is None:
             return drafts
-        return published(inputs, drafts, draft_probs, propose, agree, forced, sampled)
+        drawn_from = draft_probs if drafter.draws else None  # it is no parameter of the others
+        return published(inputs, drafts, drawn_from, propose, agree, forced, sampled)
 
     asked = parameters(drafter.propose)
     mine = [

@@ -46,6 +46,8 @@ class StagedStep:
     changes: int  # entries of block tables that are new
     known: int  # tokens for the history
     prompt: int  # entries in use of the part `prompt`
+    edited: int  # sampling rows whose logits are changed, or for which there is room; 0: nobody's
+    readers: int  # the first so many of these are changed by what was written before
     biases: int  # … of `biases`
     bans: int  # … of `bans`
     words: int  # … of `words`
@@ -69,21 +71,31 @@ class StagedStep:
         """Entries whose positions may be masked: tokens, and windows where there are drafts."""
         return self.tokens + (self.samples * self.width if self.width > 1 else 0)
 
+    @property
+    def apart(self) -> bool:
+        """Whether rows whose logits are changed are listed: not where all are, in their order."""
+        everyone = self.edited == self.samples and self.readers in (0, self.samples)
+        return self.edited > 0 and not everyone
+
 
 @dataclass(frozen=True, slots=True)
 class Edits:
     """What requests change about their logits; None where no row asks for any of a kind.
 
-    Sparse entries name their sampling row.
+    Of E sampling rows, of which the first T are changed by what was written before. Others may be
+    among them, who ask for nothing and get their own logits. Sparse entries name one of the E.
     """
 
-    penalties: Tensor | None = None  # [S, 3] float64: repetition, presence, frequency
+    rows: Tensor | None = None  # [E] which sampling rows they are; None: all, in their order
+    lines: Tensor | None = None  # [S, W] line of the E · W of each place, −1: unchanged; None: so
+    readers: int | None = None  # T; None: all
+    penalties: Tensor | None = None  # [T, 3] float64: repetition, presence, frequency
     biases: Tensor | None = None  # [B, 2]: row, token
     bias_values: Tensor | None = None  # [B] float64: what is added to the logit
     bans: Tensor | None = None  # [B, 3]: row, token, the first output position that may be it
     words: Tensor | None = None  # [M, 2 + L]: row, length, tokens, right-aligned
-    repeats: Tensor | None = None  # [S, 3 + B]: n of n-grams; DRY's allowed length, range, breakers
-    dry: Tensor | None = None  # [2, S] float64: multiplier, base
+    repeats: Tensor | None = None  # [T, 3 + B]: n of n-grams; DRY's allowed length, range, breakers
+    dry: Tensor | None = None  # [2, T] float64: multiplier, base
     longest_match: int = 0  # tokens that the end of a text is compared with what stands earlier
 
     @property

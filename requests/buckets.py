@@ -33,3 +33,13 @@ def few_of(rows: int) -> int:
     Each size of that is another graph for each size of a step, so there are two.
     """
     return rows // 8
+
+
+def room_for(asked: int, rows: int, *, rounded: bool) -> int:
+    """For how many of a step's `rows` there is room for what so many of them have `asked` for.
+
+    Where sizes are `rounded`, for few or for all; and for none where nobody asks.
+    """
+    if not asked or not rounded:
+        return asked
+    return few_of(rows) if asked <= few_of(rows) else rows

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..backends.kernels import runs_on
 from .cuts import cut
 from .noise import Purpose, gumbel
+from .stand_ins import StandIns, widened
 from .xtc import exclude_top
 
 _NEVER = float("-inf")
@@ -31,6 +32,7 @@ def filtered_log_probs(
     any_top_k: bool = True,
     any_top_p: bool = True,
     normalized: bool = True,
+    stand_ins: StandIns | None = None,
 ) -> Tensor:
     """Log-probabilities `[L, V]` after temperature, top-k, top-p, min-p, then XTC; -inf where cut.
 
@@ -56,9 +58,11 @@ def filtered_log_probs(
             that do not use them get the same bits either way.
         normalized: False leaves out the last pass: scores relative to the best token, which is all
             that `draw` needs.
+        stand_ins: what counts in place of some of these lines; None if all are as they are.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     if not any_random:
+        logits = logits if stand_ins is None else widened(logits, stand_ins)
         return _only(logits.argmax(dim=-1, keepdim=True), logits, wide)
     log_min_p = None if min_p is None else min_p.to(wide).log()
     k, p = top_k if any_top_k else None, top_p if any_top_p else None
@@ -66,11 +70,11 @@ def filtered_log_probs(
         from .kernels import cut as kernel
         from .kernels.scale import scaled as scaled_by_kernel
 
-        scaled = scaled_by_kernel(logits, temperature)
+        scaled = scaled_by_kernel(logits, temperature, stand_ins=stand_ins)
         if k is not None or p is not None or log_min_p is not None:
             scaled = kernel.cut(scaled, k, p, log_min_p)
     else:
-        scaled = cut(_scaled(logits.to(wide), temperature), k, p)
+        scaled = cut(_scaled(widened(logits, stand_ins), temperature), k, p)
         if log_min_p is not None:
             # The best token stands at 0, so this is the logarithm of every token's share of it.
             scaled = scaled.masked_fill(scaled < log_min_p[:, None], _NEVER)

@@ -7,14 +7,21 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ...sampling.draw import filtered_log_probs
+from ...sampling.stand_ins import StandIns
 from ...sampling.xtc import thresholds
 from ..data import SampleRows
 
 
 def likelihoods(
-    rows: SampleRows, logits: Tensor, at: Callable[[], Tensor], *, normalized: bool
+    rows: SampleRows,
+    logits: Tensor,
+    at: Callable[[], Tensor],
+    *,
+    normalized: bool,
+    stand_ins: StandIns | None = None,
 ) -> Tensor:
-    """The log-probabilities `[S, n, V]` that requests ask for, of `logits[S, n, V]`.
+    """The log-probabilities `[S, n, V]` that requests ask for, of `logits[S, n, V]` with
+    `stand_ins` in the place of some.
 
     `at()`: the output positions `[S, n]` of what is chosen by them, asked for where they count.
     Raises nothing of its own.
@@ -37,4 +44,5 @@ def likelihoods(
         any_top_k=rows.any_top_k,
         any_top_p=rows.any_top_p,
         normalized=normalized,
+        stand_ins=stand_ins,
     ).view(count, n, vocab)

@@ -33,16 +33,16 @@ T_SLOT, T_NEXT, T_FIELDS = 0, 1, 2
 S_BATCH_INDEX, S_SLOT, S_FORCED, S_SEED, S_PROMPT, S_TOP_K, S_DRAFTS = 0, 1, 2, 3, 4, 5, 6
 S_GENERATION, S_STEP, S_NO_DRAFTS, S_FIELDS = 7, 8, 9, 10
 # Lines of `warp`, beside it: the settings that are not integers.
-W_TEMPERATURE, W_TOP_P, W_MIN_P, W_REPETITION, W_PRESENCE, W_FREQUENCY = range(6)
-W_FIELDS = 6
+W_TEMPERATURE, W_TOP_P, W_MIN_P = range(3)
+W_FIELDS = 3
 # Columns of `bans`: a token that may not come before an output position; of `words`: a sequence.
 B_SAMPLE_INDEX, B_TOKEN, B_MINIMUM, B_FIELDS = 0, 1, 2, 3
 WORD_SAMPLE_INDEX, WORD_LENGTH, WORD_TOKENS = 0, 1, 2
-# Columns of `repeats`; lines of `dry` and of `xtc`, of which each sampling row has an entry.
+# Columns of `repeats`; lines of `penalties`, `dry` and `xtc`.
 R_NGRAM, R_ALLOWED_LENGTH, R_LAST_N, R_BREAKERS = 0, 1, 2, 3
-DRY_FIELDS = XTC_FIELDS = 2
+PENALTY_FIELDS, DRY_FIELDS, XTC_FIELDS = 3, 2, 2
 
-FLOATS = ("warp", "bias_values", "dry", "xtc", "settings")
+FLOATS = ("warp", "bias_values", "penalties", "dry", "xtc", "settings")
 """Parts of float64; all others are of int64, but for those below."""
 PACKED = {"history_ids": np.int32, "long": np.bool_}
 """Parts of smaller numbers, and their types on the host: as many as there are, then padding."""
@@ -72,9 +72,13 @@ def shapes(step: StagedStep) -> dict[str, tuple[int, ...]]:
     `clears[F]`: request slots whose block tables begin anew; `change_at[C]` and `change_to[C]`:
     entries of the block tables that are new. `history_at[K]`, `history_ids[K]`: known tokens for
     the history. `prompt[2, P]`: indices of tokens whose prediction of a known next token is asked
-    for, and that token. What few requests use is sparse, each entry with its index among the
-    sampling rows; `repeats`, `dry`, `xtc` and `settings` have an entry of every sampling row where
-    any uses them.
+    for, and that token.
+
+    `edited[E]`: the sampling rows whose logits are changed; `edited_lines[S, W]`: of each place its
+    line among theirs, −1 where it has none; both where they are not simply all. `biases`, `bans`
+    and `words` are sparse, each entry with its index among the E; `penalties`, `repeats` and `dry`
+    have an entry of each of the first of these, which read the text, where any uses them; `xtc`
+    and `settings` of every sampling row where any does.
     """
     samples, width, entries = step.samples, step.width, step.masked + step.samples
     return {
@@ -98,12 +102,15 @@ def shapes(step: StagedStep) -> dict[str, tuple[int, ...]]:
         "history_at": (step.known,),
         "history_ids": (step.known,),
         "prompt": (2, step.prompt),
+        "edited": (step.edited if step.apart else 0,),
+        "edited_lines": (samples if step.apart else 0, width),
         "biases": (step.biases, 2),
         "bias_values": (step.biases,),
         "bans": (step.bans, B_FIELDS),
         "words": (step.words, WORD_TOKENS + MAX_BAD_WORD_TOKENS),
-        "repeats": (samples if step.repeats else 0, R_BREAKERS + MAX_DRY_BREAKERS),
-        "dry": (DRY_FIELDS, samples if step.dry else 0),
+        "penalties": (PENALTY_FIELDS, step.readers if step.penalized else 0),
+        "repeats": (step.readers if step.repeats else 0, R_BREAKERS + MAX_DRY_BREAKERS),
+        "dry": (DRY_FIELDS, step.readers if step.dry else 0),
         "xtc": (XTC_FIELDS, samples if step.xtc else 0),
         "settings": (len(step.settings), samples),
     }
@@ -117,11 +124,12 @@ def most_words(limits: Limits, settings: int = 0) -> int:
     table = limits.blocks_for(limits.context_length) + 1
     of_tokens = 4 * entries + GIVEN + 1 + (4 + T_FIELDS + 1 + 3 + 2 + 2) * tokens
     of_rows = rows * (2 + S_FIELDS + W_FIELDS + window + 2 * table)
+    of_edited = rows * (1 + window + PENALTY_FIELDS)
     of_history = 2 * (tokens + limits.context_length)
     of_edits = 3 * MAX_BIASES + B_FIELDS * MAX_STOP_TOKENS
     of_words = MAX_BAD_WORDS * (WORD_TOKENS + MAX_BAD_WORD_TOKENS)
     of_repeats = R_BREAKERS + MAX_DRY_BREAKERS + DRY_FIELDS + XTC_FIELDS + settings
-    return of_tokens + of_rows + of_history + rows * (of_edits + of_words + of_repeats)
+    return of_tokens + of_rows + of_edited + of_history + rows * (of_edits + of_words + of_repeats)
 
 
 def on_host(step: StagedStep, flat: npt.NDArray[np.int64]) -> Parts:

@@ -20,6 +20,7 @@ import torch
 
 from ...backends import backend_of
 from ...requests.batch import ScheduledRow, StepBatch
+from ...requests.buckets import room_for
 from ...requests.limits import MAX_BAD_WORD_TOKENS, MAX_DRY_BREAKERS, Limits
 from ..data import StagedStep
 from ..request_settings import RequestSetting
@@ -30,7 +31,6 @@ from .sections import (
     S_STEP,
     T_NEXT,
     T_SLOT,
-    W_REPETITION,
     W_TOP_P,
     ZERO,
     Parts,
@@ -41,6 +41,8 @@ from .sections import (
 from .transfer import CPU, pinned
 
 Ints = npt.NDArray[np.int64]
+_Placed = Sequence[tuple[int, ScheduledRow]]
+"""Rows whose logits are changed, each with its place among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,17 @@ class _Facts:
     clears: tuple[int, ...]  # request slots whose block tables begin anew
     whole: bool  # every sampling row may be offered the most drafts, and has room for them
     ends: bool  # some row may come to its end
+
+
+@dataclass(frozen=True, slots=True)
+class _Edits:
+    """What the requests of a step change about their logits, and whose these are."""
+
+    rows: tuple[int, ...]  # [E] indices among the sampling rows
+    readers: int  # the first so many are changed by what was written before
+    biases: list[tuple[int, int, float]]  # here and below by their place among `rows`
+    bans: list[tuple[int, ...]]
+    words: list[tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +146,13 @@ class Staging:
 
     def _written(self, of: tuple[object, ...], facts: _Facts, batch: StepBatch) -> _Written:
         known = _joined(_known(batch.rows, self.limits.context_length + 1))
-        biases, bans, words = (list(each(batch.sampling)) for each in (_biases, _bans, _words))
-        step = self._sizes(facts, batch, len(known.T), biases, bans, words)
+        edits = _edits(batch)
+        step = self._sizes(facts, batch, len(known.T), edits)
         numbers = np.zeros(used(step), np.int64)
         parts, rows = on_host(step, numbers), self._rows(batch)
         self._fill_tokens(step, batch, rows, parts)
         self._fill_samples(step, batch, rows, parts)
+        _fill_edits(step, batch, edits, parts)
         parts["request_slots"][:] = rows.slots
         if facts.clears:
             parts["clears"][:] = facts.clears
@@ -146,13 +160,6 @@ class Staging:
             parts["history_at"][:], parts["history_ids"][:] = known
         if step.prompt:
             parts["prompt"][:] = np.array(list(_prompt_targets(batch.rows, rows.starts))).T
-        if biases:
-            parts["biases"][:] = [(sample_index, token) for sample_index, token, _ in biases]
-            parts["bias_values"][:] = [value for *_, value in biases]
-        if bans:
-            parts["bans"][:] = bans
-        if words:
-            parts["words"][:] = words
         return _Written(of, step, numbers, parts)
 
     # --- sizes
@@ -173,10 +180,7 @@ class Staging:
             ends=any([row.most > min(row.limit, most) for row in rows]),
         )
 
-    def _sizes(
-        self, facts: _Facts, batch: StepBatch, known: int, *edits: Sequence[object]
-    ) -> StagedStep:
-        biases, bans, words = map(len, edits)
+    def _sizes(self, facts: _Facts, batch: StepBatch, known: int, edits: _Edits) -> StagedStep:
         rounded, rows = batch.padding is not None, batch.rows
         if rounded:
             query_lens = (batch.width,) * batch.padded_size
@@ -202,9 +206,11 @@ class Staging:
             changes=facts.changes,
             known=known,
             prompt=sum(len(row.prompt_targets) for row in rows),
-            biases=biases,
-            bans=bans,
-            words=words,
+            edited=len(edits.rows),
+            readers=edits.readers,
+            biases=len(edits.biases),
+            bans=len(edits.bans),
+            words=len(edits.words),
             longest=facts.longest,
             forced=any(row.forced >= 0 for row in batch.sampling),
             greedy=batch.all_greedy,
@@ -411,12 +417,10 @@ class Staging:
         warp[:, :count] = np.array([_warp(row) for row in sampling]).T
         if count < step.samples:
             warp[:, count:] = 0
-            warp[[W_TOP_P, W_REPETITION], count:] = 1
-        for name, each, nothing in _ROW_EDITS:
-            if parts[name].size:
-                padding = [nothing] * (step.samples - count)
-                lines = np.array([each(row) for row in sampling] + padding)
-                parts[name][:] = lines if name == "repeats" else lines.T
+            warp[W_TOP_P, count:] = 1
+        if step.xtc:
+            nobody = [(0.0, 1.0)] * (step.samples - count)
+            parts["xtc"][:] = np.array([_xtc(row) for row in sampling] + nobody).T
         if step.settings:
             for line, setting in zip(parts["settings"], self._settings, strict=True):
                 line[:] = setting.default
@@ -468,10 +472,12 @@ def _warp(row: ScheduledRow) -> tuple[float, ...]:
         params.temperature,
         params.top_p,
         params.min_p,
-        params.repetition_penalty,
-        params.presence_penalty,
-        params.frequency_penalty,
     )
+
+
+def _penalties(row: ScheduledRow) -> tuple[float, ...]:
+    params = row.request.params
+    return (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
 
 
 def _repeats(row: ScheduledRow) -> tuple[int, ...]:
@@ -492,11 +498,71 @@ def _xtc(row: ScheduledRow) -> tuple[float, ...]:
 
 _ROW_EDITS: tuple[tuple[str, Callable[[ScheduledRow], tuple[float, ...]], tuple[float, ...]], ...]
 _ROW_EDITS = (
+    ("penalties", _penalties, (1.0, 0.0, 0.0)),
     ("repeats", _repeats, (0, 1, -1, *(-1,) * MAX_DRY_BREAKERS)),
     ("dry", _dry, (0.0, 1.0)),
-    ("xtc", _xtc, (0.0, 1.0)),
 )
-"""Parts with an entry of every sampling row, where any uses them; and what a row of nobody has."""
+"""Parts with an entry of every row that reads its text, and what a row of nobody has."""
+
+
+def _edits(batch: StepBatch) -> _Edits:
+    """Rows that read their text come first. Where there is room for more than are changed, others
+    fill it up: they ask for nothing."""
+    sampling = batch.sampling
+    reading = [index for index, row in enumerate(sampling) if _reads(row)]
+    changed = [
+        index
+        for index, row in enumerate(sampling)
+        if not _reads(row) and (row.request.params.biases or _banned(row))
+    ]
+    rounded = batch.padding is not None
+    count, readers = (
+        room_for(asked, batch.samples, rounded=rounded)
+        for asked in (len(reading) + len(changed), len(reading))
+    )
+    order = [*reading, *changed]
+    if count == batch.samples and readers in (0, count):
+        order = list(range(count))
+    elif len(order) < count:
+        others = sorted({*range(batch.samples)} - {*order})
+        order += others[: count - len(order)]
+    rows = [(place, sampling[index]) for place, index in enumerate(order) if index < len(sampling)]
+    biases, bans, words = list(_biases(rows)), list(_bans(rows)), list(_words(rows))
+    return _Edits(tuple(order), readers, biases, bans, words)
+
+
+def _fill_edits(step: StagedStep, batch: StepBatch, edits: _Edits, parts: Parts) -> None:
+    if step.apart:
+        lines = parts["edited_lines"]
+        parts["edited"][:] = edits.rows
+        lines[:] = -1
+        lines[list(edits.rows)] = np.arange(step.edited * step.width).reshape(-1, step.width)
+    if edits.biases:
+        parts["biases"][:] = [(place, token) for place, token, _ in edits.biases]
+        parts["bias_values"][:] = [value for *_, value in edits.biases]
+    if edits.bans:
+        parts["bans"][:] = edits.bans
+    if edits.words:
+        parts["words"][:] = edits.words
+    reading = edits.rows[: step.readers]
+    for name, each, nothing in _ROW_EDITS:
+        if parts[name].size:
+            entries = [
+                each(batch.sampling[index]) if index < len(batch.sampling) else nothing
+                for index in reading
+            ]
+            parts[name][:] = entries if name == "repeats" else np.array(entries).T
+
+
+def _reads(row: ScheduledRow) -> bool:
+    """Whether what was written before changes the row's logits."""
+    params = row.request.params
+    return bool(params.penalized or params.longest_match or row.request.bad_words)
+
+
+def _banned(row: ScheduledRow) -> tuple[int, ...]:
+    """Stop tokens of a row that may still be too short to stop."""
+    return row.request.stop_tokens if row.too_short else ()
 
 
 def _prompt_targets(rows: Sequence[ScheduledRow], starts: Ints) -> Iterator[tuple[int, int]]:
@@ -505,27 +571,21 @@ def _prompt_targets(rows: Sequence[ScheduledRow], starts: Ints) -> Iterator[tupl
         yield from enumerate(row.prompt_targets, start)
 
 
-def _biases(rows: Sequence[ScheduledRow]) -> Iterable[tuple[int, int, float]]:
+def _biases(rows: _Placed) -> Iterable[tuple[int, int, float]]:
+    return ((place, *bias) for place, row in rows for bias in row.request.params.biases)
+
+
+def _bans(rows: _Placed) -> Iterable[tuple[int, ...]]:
     return (
-        (sample_index, token, value)
-        for sample_index, row in enumerate(rows)
-        for token, value in row.request.params.biases
+        (place, token, row.request.params.min_tokens)
+        for place, row in rows
+        for token in _banned(row)
     )
 
 
-def _bans(rows: Sequence[ScheduledRow]) -> Iterable[tuple[int, ...]]:
-    """Stop tokens of the rows that may still be too short to stop."""
+def _words(rows: _Placed) -> Iterable[tuple[int, ...]]:
     return (
-        (sample_index, token, row.request.params.min_tokens)
-        for sample_index, row in enumerate(rows)
-        if row.too_short
-        for token in row.request.stop_tokens
-    )
-
-
-def _words(rows: Sequence[ScheduledRow]) -> Iterable[tuple[int, ...]]:
-    return (
-        (sample_index, len(word), *(-1,) * (MAX_BAD_WORD_TOKENS - len(word)), *word)
-        for sample_index, row in enumerate(rows)
+        (place, len(word), *(-1,) * (MAX_BAD_WORD_TOKENS - len(word)), *word)
+        for place, row in rows
         for word in row.request.bad_words
     )

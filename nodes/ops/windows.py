@@ -14,11 +14,12 @@ from ...policies.acceptance import Acceptance
 from ...policies.registry import called
 from ...sampling.allowed import are_allowed
 from ...sampling.logprobs import Logprobs, token_logprobs
+from ...sampling.stand_ins import StandIns, widened
 from ...sampling.trees import drafted
 from ...sampling.windows import DEPTH, PARENT, Verified, Windows
 from ..data import Inputs, Mask, Progress, PromptTargets, Sampled, SampleRows
 from ..values import LOGITS, PROMPT_LOGITS
-from .edits import edited
+from .edits import edited, masked
 from .history import History
 from .likelihoods import likelihoods
 from .results import WrongResult, check_integers
@@ -54,11 +55,13 @@ def draw(
             "grammar would not be enforced"
         )
     valid = rows.valid if mask is None else torch.minimum(rows.valid, mask.valid)
-    by_kernel = runs_on(logits)
-    # Kernels mask on their way. But bans give way to a mask, so they must see what it leaves.
-    kernel_masks = by_kernel and not rows.edits.bans_any
-    scores = edited(rows, logits, history, None if kernel_masks else mask)
-    left = mask if kernel_masks else None
+    chain = rows.branches is None
+    straight = runs_on(logits) and chain and rule.exact and (rows.greedy or not rows.cut)
+    # Kernels mask on their way. But bans give way to a mask, so they must see what it leaves; what
+    # is masked twice is the same.
+    edits_mask = rows.edits.bans_any or not straight
+    scores, stand_ins = edited(rows, logits, history, mask if edits_mask else None)
+    left = None if edits_mask and scores is not logits else mask
     judged = valid
     if draft_log_probs is not None:
         draft_log_probs = draft_log_probs[rows.request_slot, : width - 1]
@@ -66,14 +69,15 @@ def draw(
             # Where a grammar cuts depends on what was drawn. To judge that draft too, which has
             # no probability left, draws its successor from the residual, as it must be.
             judged = torch.minimum(rows.valid, mask.valid + 1)
-    chain = rows.branches is None
-    if by_kernel and chain and rule.exact and (rows.greedy or not rows.cut):
-        verified = _verified_by_kernels(rows, scores, left, judged)
+    if straight:
+        verified = _verified_by_kernels(rows, scores, stand_ins, left, judged)
     else:
         if left is not None:
-            scores = _masked(scores, left, in_place=scores is not logits)
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        scores = scores.to(wide) if rows.greedy else _filtered(rule, rows, scores)
+            scores = _masked(scores, left)
+        if rows.greedy:
+            scores = widened(scores, stand_ins)
+        else:
+            scores = _filtered(rule, rows, scores, stand_ins)
         verified = _forced(rows, _verified(rule, rows, scores, judged, draft_log_probs))
     tokens, counts, paths = verified.tokens, verified.counts, verified.paths
     if rows.branches is not None:
@@ -99,7 +103,11 @@ def allowed_drafts(mask: Mask, drafts: Tensor, branches: Tensor) -> Tensor:
 
 
 def _verified_by_kernels(
-    rows: SampleRows, logits: Tensor, mask: Mask | None, judged: Tensor
+    rows: SampleRows,
+    logits: Tensor,
+    stand_ins: StandIns | None,
+    mask: Mask | None,
+    judged: Tensor,
 ) -> Verified:
     """Windows verified by kernels, without scores of the size of the logits in between."""
     from ...sampling.kernels import verify
@@ -113,6 +121,7 @@ def _verified_by_kernels(
         rows.window_start + 1 - rows.prompt,
         rows.temperature,
         lines=None if mask is None else mask.lines,
+        stand_ins=stand_ins,
         min_p=rows.min_p,
         forced=rows.forced,
         any_random=not rows.greedy,
@@ -120,17 +129,17 @@ def _verified_by_kernels(
     return Verified(tokens, counts)
 
 
-def _masked(logits: Tensor, mask: Mask, *, in_place: bool) -> Tensor:
-    """`logits[S, W, V]` with the masks applied by a kernel."""
-    from ...sampling.kernels.mask import apply_bitmask
-
+def _masked(logits: Tensor, mask: Mask) -> Tensor:
+    """`logits[S, W, V]` with the masks applied."""
     rows, width, vocab = logits.shape
     flat = logits.reshape(rows * width, vocab)
     lines = None if mask.lines is None else mask.lines.flatten()
-    return apply_bitmask(flat, mask.bits, lines, in_place=in_place).view_as(logits)
+    return masked(flat, mask.bits, lines).view(rows, width, vocab)
 
 
-def _filtered(rule: Acceptance, rows: SampleRows, logits: Tensor) -> Tensor:
+def _filtered(
+    rule: Acceptance, rows: SampleRows, logits: Tensor, stand_ins: StandIns | None
+) -> Tensor:
     """The log-probabilities `[S, W, V]` that the requests ask for.
 
     Where they are only drawn from, they are not normalized: rounding there would differ from that
@@ -142,7 +151,7 @@ def _filtered(rule: Acceptance, rows: SampleRows, logits: Tensor) -> Tensor:
         first = (rows.window_start + 1 - rows.prompt)[:, None]
         return first + (behind if rows.branches is None else rows.branches[:, DEPTH])
 
-    return likelihoods(rows, logits, at, normalized=not rule.exact)
+    return likelihoods(rows, logits, at, normalized=not rule.exact, stand_ins=stand_ins)
 
 
 def _verified(

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...backends.kernels import current
+from ..stand_ins import StandIns
 from .checks import check_shapes
 from .keys import (
     MOST_SPLITS,
@@ -22,6 +23,7 @@ from .keys import (
     best_key,
     better,
     checked_masks,
+    checked_stand_ins,
     contiguous_lines,
     key_of,
     masked_scores,
@@ -82,21 +84,34 @@ def sample(
         )
 
 
-def best(logits: Tensor, bits: Tensor | None = None, lines: Tensor | None = None) -> Tensor:
-    """Keys `[L, P]` of what `argmax` gives for `logits[L, V]`, `bits[M, V / 32]`, `lines[L]`."""
+def best(
+    logits: Tensor,
+    bits: Tensor | None = None,
+    lines: Tensor | None = None,
+    stand_ins: StandIns | None = None,
+) -> Tensor:
+    """Keys `[L, P]` of what `argmax` gives for `logits[L, V]`, `bits[M, V / 32]`, `lines[L]`.
+
+    Of L lines some may have `stand_ins`, which count in their place.
+    """
     count, vocab = logits.shape
     logits, splits = contiguous_lines(logits), splits_for(count, vocab, logits.device)
     masks, whose, bits_stride, has_bits, has_lines = checked_masks(bits, lines, logits)
+    instead, stands, stand_in_stride, has_stand_ins = checked_stand_ins(stand_ins, logits)
     keys = logits.new_empty(count, splits, dtype=torch.int64)
     _best[(count, splits)](
         logits,
+        instead,
+        stands,
         masks,
         whose,
         keys,
         vocab,
         splits,
         logits.stride(0),
+        stand_in_stride,
         bits_stride,
+        HAS_STAND_INS=has_stand_ins,
         HAS_BITS=has_bits,
         HAS_LINES=has_lines,
         TILE=TILE,
@@ -119,7 +134,7 @@ def draw_keys(
     lines, vocab = log_probs.shape
     log_probs = contiguous_lines(log_probs)
     keys = log_probs.new_empty(lines, splits_for(lines, vocab, log_probs.device), dtype=torch.int64)
-    _launch(log_probs, None, None, keys, keys, seeds, positions, greedy, purpose, None, width)
+    _launch(log_probs, None, None, None, keys, keys, seeds, positions, greedy, purpose, None, width)
     return keys
 
 
@@ -133,25 +148,29 @@ def sample_keys(
     positions: Tensor,
     purpose: int | Tensor,
     width: int = 1,
+    stand_ins: StandIns | None = None,
 ) -> Tensor:
     """Keys `[L, P]` of a draw straight from `logits[L, V]`: two reads of them, and nothing else.
 
     What `draw` would give for `filtered_log_probs(…, normalized=False)` of the masked logits,
     without top-k and top-p, which need the tokens in order. `bits[M, V / 32]`, None for no mask,
     and `lines[L]`, None for line by line; `temperature[R]`, 0 for the best token; `min_p[R]`, None
-    if no row uses it. `seeds[R]`, `positions[R]` and `purpose[R]` as for `draw_keys`.
+    if no row uses it. `seeds[R]`, `positions[R]` and `purpose[R]` as for `draw_keys`; `stand_ins`
+    in the place of some lines, None if all are as they are.
     """
     logits = contiguous_lines(logits)
-    first = best(logits, bits, lines)
+    first = best(logits, bits, lines, stand_ins)
     keys = torch.empty_like(first)
     # A library logarithm, for the bits of the reference, which takes the same.
     cut = None if min_p is None else min_p.to(torch.float32).log()
-    _launch(logits, bits, lines, first, keys, seeds, positions, temperature, purpose, cut, width)
+    settings = (seeds, positions, temperature, purpose, cut, width)
+    _launch(logits, stand_ins, bits, lines, first, keys, *settings)
     return keys
 
 
 def _launch(
     scores: Tensor,
+    stand_ins: StandIns | None,
     bits: Tensor | None,
     lines: Tensor | None,
     first: Tensor,
@@ -167,6 +186,7 @@ def _launch(
     if count % width:
         raise ValueError(f"{count} lines are not rows of {width} positions")
     masks, whose, bits_stride, has_bits, has_lines = checked_masks(bits, lines, scores)
+    instead, stands, stand_in_stride, has_stand_ins = checked_stand_ins(stand_ins, scores)
     check_shapes(
         (count // width,),
         seeds=seeds,
@@ -178,6 +198,8 @@ def _launch(
     purposes = purpose if isinstance(purpose, Tensor) else seeds
     _draw[(count, keys.shape[1])](
         scores,
+        instead,
+        stands,
         masks,
         whose,
         first,
@@ -192,12 +214,14 @@ def _launch(
         width,
         0 if isinstance(purpose, Tensor) else int(purpose),
         scores.stride(0),
+        stand_in_stride,
         bits_stride,
         seeds.stride(0),
         positions.stride(0),
         purposes.stride(0),
         setting.stride(0),
         0 if log_min_p is None else log_min_p.stride(0),
+        HAS_STAND_INS=has_stand_ins,
         HAS_BITS=has_bits,
         HAS_LINES=has_lines,
         HAS_PURPOSES=isinstance(purpose, Tensor),
@@ -212,17 +236,21 @@ def _launch(
 # What changes from step to step must not be compiled in: a new kernel takes a second.
 @triton.jit(
     do_not_specialize=["splits", "bits_stride"],
-    do_not_specialize_on_alignment=["lines"],
+    do_not_specialize_on_alignment=["stands", "lines"],
 )
 def _best(
     logits,
+    stand_ins,
+    stands,
     bits,
     lines,
     keys,
     vocab,
     splits,
     line_stride,
+    stand_in_stride,
     bits_stride,
+    HAS_STAND_INS: tl.constexpr,
     HAS_BITS: tl.constexpr,
     HAS_LINES: tl.constexpr,
     TILE: tl.constexpr,
@@ -236,7 +264,20 @@ def _best(
         token = tile * TILE + tl.arange(0, TILE)
         inside = token < vocab
         score = masked_scores(
-            logits, bits, lines, line, token, inside, line_stride, bits_stride, HAS_BITS, HAS_LINES
+            logits,
+            stand_ins,
+            stands,
+            bits,
+            lines,
+            line,
+            token,
+            inside,
+            line_stride,
+            stand_in_stride,
+            bits_stride,
+            HAS_STAND_INS,
+            HAS_BITS,
+            HAS_LINES,
         )
         top, at = better(top, at, order_of(score, inside), token)
     tl.store(keys + line * splits + split, tl.max(key_of(top, at), 0))
@@ -255,6 +296,7 @@ def _best(
         "min_p_stride",
     ],
     do_not_specialize_on_alignment=[
+        "stands",
         "lines",
         "seeds",
         "positions",
@@ -265,6 +307,8 @@ def _best(
 )
 def _draw(
     scores,
+    stand_ins,
+    stands,
     bits,
     lines,
     first,
@@ -279,12 +323,14 @@ def _draw(
     width,
     purpose,
     line_stride,
+    stand_in_stride,
     bits_stride,
     seed_stride,
     position_stride,
     purpose_stride,
     setting_stride,
     min_p_stride,
+    HAS_STAND_INS: tl.constexpr,
     HAS_BITS: tl.constexpr,
     HAS_LINES: tl.constexpr,
     HAS_PURPOSES: tl.constexpr,
@@ -320,13 +366,17 @@ def _draw(
             inside = token < vocab
             score = masked_scores(
                 scores,
+                stand_ins,
+                stands,
                 bits,
                 lines,
                 line,
                 token,
                 inside,
                 line_stride,
+                stand_in_stride,
                 bits_stride,
+                HAS_STAND_INS,
                 HAS_BITS,
                 HAS_LINES,
             )

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...backends.kernels import processors
+from ..stand_ins import StandIns
 from .checks import check_dtype, check_shapes
 
 TILE = 1024
@@ -60,6 +61,28 @@ def checked_masks(
     check_dtype(torch.int64, lines=lines)
     check_shapes((len(logits),), lines=lines)
     return bits, lines.contiguous(), bits.stride(0), True, True
+
+
+def checked_stand_ins(
+    stand_ins: StandIns | None, logits: Tensor
+) -> tuple[Tensor, Tensor, int, bool]:
+    """`[E, V]` float32: what stands in for lines of `logits[L, V]`, tokens of a line side by side,
+    and `[L]` which of them does for each line, -1 for none.
+
+    Also how far lines are apart, and whether there are any: any tensor stands for one that is None.
+
+    Raises:
+        ValueError: shapes or types do not fit.
+    """
+    if stand_ins is None:
+        return logits, logits, 0, False
+    scores = contiguous_lines(stand_ins.flat)
+    check_dtype(torch.float32, scores=scores)
+    check_dtype(torch.int64, lines=stand_ins.lines)
+    check_shapes((len(scores), logits.shape[1]), scores=scores)
+    lines = stand_ins.lines.reshape(-1)
+    check_shapes((len(logits),), lines=lines)
+    return scores, lines.contiguous(), scores.stride(0), True
 
 
 def checked_keys(keys: Tensor, lines: int) -> Tensor:
@@ -134,14 +157,37 @@ def better(best, at, order, token):
 
 @triton.jit
 def masked_scores(
-    logits, bits, lines, line, token, inside, line_stride, bits_stride, HAS_BITS, HAS_LINES
+    logits,
+    stand_ins,
+    stands,
+    bits,
+    lines,
+    line,
+    token,
+    inside,
+    line_stride,
+    stand_in_stride,
+    bits_stride,
+    HAS_STAND_INS,
+    HAS_BITS,
+    HAS_LINES,
 ):
     """A tile of a line's logits as float32, -inf where its mask has a 0; NaN stays NaN.
 
-    HAS_LINES: its mask is that of number `lines[line]`, below 0 none, which is not read.
+    HAS_STAND_INS: line `stands[line]` of `stand_ins` stands in for it, if that is not below 0; only
+    the line that counts is read. HAS_LINES: its mask is that of number `lines[line]`, below 0 none,
+    which is not read.
     """
-    score = tl.load(logits + line * line_stride + token, mask=inside, other=float("-inf"))
+    own = inside
+    if HAS_STAND_INS:
+        instead = tl.load(stands + line)
+        own = inside & (instead < 0)
+    score = tl.load(logits + line * line_stride + token, mask=own, other=float("-inf"))
     score = score.to(tl.float32)
+    if HAS_STAND_INS:
+        other = stand_ins + instead * stand_in_stride + token
+        there = inside & (instead >= 0)
+        score = tl.where(there, tl.load(other, mask=there, other=float("-inf")), score)
     if HAS_BITS:
         at = line
         if HAS_LINES:

@@ -66,7 +66,20 @@ def _apply(
     token = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = token < vocab
     score = masked_scores(
-        logits, bits, lines, line, token, inside, line_stride, bits_stride, True, HAS_LINES
+        logits,
+        logits,
+        lines,
+        bits,
+        lines,
+        line,
+        token,
+        inside,
+        line_stride,
+        0,
+        bits_stride,
+        False,
+        True,
+        HAS_LINES,
     )
     # float32 and back is exact for what came from the same type.
     out = score.to(masked.dtype.element_ty)

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...backends.kernels import current
+from ..stand_ins import StandIns
 from .checks import check_shapes
 from .choose import best
 from .keys import (
@@ -19,6 +20,7 @@ from .keys import (
     TILE,
     best_key,
     checked_masks,
+    checked_stand_ins,
     contiguous_lines,
     masked_scores,
     score_of,
@@ -32,21 +34,26 @@ def scaled(
     temperature: Tensor,
     bits: Tensor | None = None,
     lines: Tensor | None = None,
+    stand_ins: StandIns | None = None,
 ) -> Tensor:
     """`(logits - best) / temperature` `[L, V]` float32 of the masked `logits[L, V]`.
 
     Where `temperature[L]` is 0: 0 at the first best token and -inf elsewhere, to which filters do
-    nothing. `bits[M, V / 32]` int32 and `lines[L]` as in `structured.bitmask`.
+    nothing. `bits[M, V / 32]` int32 and `lines[L]` as in `structured.bitmask`; `stand_ins` in the
+    place of some lines, None if all are as they are.
     """
     count, vocab = logits.shape
     check_shapes((count,), temperature=temperature)
     logits = contiguous_lines(logits)
     masks, whose, bits_stride, has_bits, has_lines = checked_masks(bits, lines, logits)
+    instead, stands, stand_in_stride, has_stand_ins = checked_stand_ins(stand_ins, logits)
     out = logits.new_empty(count, vocab, dtype=torch.float32)
     with current(logits.device):
-        keys = best(logits, bits, lines)
+        keys = best(logits, bits, lines, stand_ins)
         _scale[(count, triton.cdiv(vocab, TILE))](
             logits,
+            instead,
+            stands,
             masks,
             whose,
             keys,
@@ -55,8 +62,10 @@ def scaled(
             vocab,
             keys.shape[1],
             logits.stride(0),
+            stand_in_stride,
             bits_stride,
             temperature.stride(0),
+            HAS_STAND_INS=has_stand_ins,
             HAS_BITS=has_bits,
             HAS_LINES=has_lines,
             TILE=TILE,
@@ -68,10 +77,12 @@ def scaled(
 
 @triton.jit(
     do_not_specialize=["splits", "bits_stride", "temperature_stride"],
-    do_not_specialize_on_alignment=["lines", "temperature"],
+    do_not_specialize_on_alignment=["stands", "lines", "temperature"],
 )
 def _scale(
     logits,
+    stand_ins,
+    stands,
     bits,
     lines,
     keys,
@@ -80,8 +91,10 @@ def _scale(
     vocab,
     splits,
     line_stride,
+    stand_in_stride,
     bits_stride,
     temperature_stride,
+    HAS_STAND_INS: tl.constexpr,
     HAS_BITS: tl.constexpr,
     HAS_LINES: tl.constexpr,
     TILE: tl.constexpr,
@@ -92,7 +105,20 @@ def _scale(
     token = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = token < vocab
     score = masked_scores(
-        logits, bits, lines, line, token, inside, line_stride, bits_stride, HAS_BITS, HAS_LINES
+        logits,
+        stand_ins,
+        stands,
+        bits,
+        lines,
+        line,
+        token,
+        inside,
+        line_stride,
+        stand_in_stride,
+        bits_stride,
+        HAS_STAND_INS,
+        HAS_BITS,
+        HAS_LINES,
     )
     best_of_line = best_key(keys, line, splits, MOST)
     given = tl.load(temperature + line * temperature_stride)

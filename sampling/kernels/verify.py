@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...backends.kernels import current
 from ..noise import Purpose
+from ..stand_ins import StandIns
 from . import choose, settle
 from .checks import check_shapes
 
@@ -50,6 +51,7 @@ def coupled(
     temperature: Tensor,
     *,
     lines: Tensor | None = None,
+    stand_ins: StandIns | None = None,
     min_p: Tensor | None = None,
     forced: Tensor | None = None,
     any_random: bool = True,
@@ -58,7 +60,8 @@ def coupled(
     `filtered_log_probs(…, normalized=False)` of the masked logits without top-k and top-p.
 
     `bits[M, V / 32]` int32, None for no mask; `lines[S, W]` which of its lines each place has, -1
-    for none, None where all have one, in their order; `temperature[S]`; `min_p[S]`, None if no row
+    for none, None where all have one, in their order; `stand_ins` in the place of some lines of the
+    logits, None where there are none; `temperature[S]`; `min_p[S]`, None if no row
     uses it. A row whose `forced[S]` is not negative gives that token alone. `drafts[S, W − 1]`,
     `valid[S]`, `seeds[S]`, `positions[S]`: see `Windows`.
     """
@@ -79,7 +82,8 @@ def coupled(
                 positions,
                 Purpose.TARGET,
                 width,
+                stand_ins,
             )
         else:
-            keys = choose.best(flat, bits, whose)
+            keys = choose.best(flat, bits, whose, stand_ins)
         return settle.keep_equal(keys, drafts, valid, forced)

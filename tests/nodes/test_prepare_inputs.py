@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from stepweave.nodes.data import Inputs
+from stepweave.nodes.ops.sections import on_host
 from stepweave.nodes.ops.staging import Staging
 from stepweave.nodes.prepare_inputs import prepare_inputs, stage
 from stepweave.requests.batch import ScheduledRow, StepBatch
@@ -242,9 +243,10 @@ def test_what_cuts_no_row_is_known_to_the_host(
 
 
 @pytest.mark.parametrize("padding", [None, 1])
-def test_what_few_requests_ask_for_is_staged_for_every_row_where_any_does(
+def test_what_few_requests_ask_for_is_staged_for_those_or_where_sizes_are_rounded_for_all(
     padding: int | None,
 ) -> None:
+    """Of what cuts tokens, unlike what changes logits, each row has an entry in any case."""
     asked: dict[str, Any] = {
         "temperature": 0.5,
         "xtc_probability": 0.25,
@@ -254,6 +256,7 @@ def test_what_few_requests_ask_for_is_staged_for_every_row_where_any_does(
         "dry_allowed_length": 3,
         "dry_penalty_last_n": 64,
         "no_repeat_ngram_size": 4,
+        "frequency_penalty": 0.25,
     }
     row = decoding(1, **asked)
     row = row._replace(request=replace(row.request, dry_breakers=(7, 9)))
@@ -261,18 +264,83 @@ def test_what_few_requests_ask_for_is_staged_for_every_row_where_any_does(
     sample = inputs_of(batch, progress_of({}), drafts_of({})).sample
     assert sample is not None
     nobody = 0 if padding is None else 1
+    others = 0 if padding is None else 2
     edits, xtc = sample.edits, sample.xtc
     assert xtc is not None
     assert edits.dry is not None
     assert edits.repeats is not None
+    assert edits.penalties is not None
     assert xtc[0].tolist() == [0.25, 0] + [0] * nobody
     assert float(xtc[1, 0]) == 0.125
-    assert edits.dry.tolist() == [[0.5, 0] + [0] * nobody, [2, 1.75] + [1] * nobody]
+    dry_of_others = [0, 0][:others], [1.75, 1][:others]
+    assert edits.dry.tolist() == [[0.5, *dry_of_others[0]], [2, *dry_of_others[1]]]
+    assert edits.penalties.tolist() == [[1, 0, 0.25], *[[1, 0, 0]] * others]
     assert edits.repeats[:, :6].tolist()[0] == [4, 3, 64, 7, 9, -1]
-    assert set(edits.repeats[1:, 3:].flatten().tolist()) == {-1}
-    assert edits.repeats[1:, 0].tolist() == [0] * (1 + nobody)
+    assert len(edits.repeats) == 1 + others
+    assert set(edits.repeats[1:, 3:].flatten().tolist()) == {-1} or not others
+    assert edits.repeats[1:, 0].tolist() == [0] * others
     assert edits.longest_match == 50
     assert sample.cut
+    if padding is None:
+        assert edits.rows is not None
+        assert edits.lines is not None
+        assert edits.rows.tolist() == [0]
+        assert edits.lines.tolist() == [[0, 1, 2], [-1, -1, -1]]
+    else:
+        assert edits.rows is None, "all, in their order"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rounded", "expected"),
+    [
+        ("....", False, ((), 0)),
+        ("..b.", False, ((2,), 0)),
+        ("b.rb", False, ((2, 0, 3), 1)),
+        ("rbbr", False, ((0, 3, 1, 2), 2)),
+        ("rrrr", False, (None, 4)),
+        ("bbbb", False, (None, 4)),
+        ("......r.........", True, ((6, 0), 2)),
+        ("......b.........", True, ((6, 0), 0)),
+        ("..b...r.........", True, ((6, 2), 2)),
+        ("r" + 9 * ".", True, ((0, 1), 2)),
+        (".rr.b...........", True, ((1, 2, 4, 0, 3, *range(5, 16)), 2)),
+        (".rr.r...........", True, (None, 16)),
+        ("b.b.b...........", True, (None, 16)),
+        ("r...", True, (None, 4)),
+    ],
+    ids=str,
+)
+def test_rows_that_read_their_text_come_first_and_others_fill_up_the_room(
+    kinds: str, rounded: bool, expected: tuple[tuple[int, ...] | None, int]
+) -> None:
+    """`r`: asks for penalties, `b`: for a bias. There is room for an eighth of the rows, or all."""
+    of_kind: dict[str, dict[str, Any]] = {
+        "r": {"presence_penalty": 0.5},
+        "b": {"logit_bias": {3: 1.0}},
+        ".": {},
+    }
+    rows = tuple(decoding(index, **of_kind[kind]) for index, kind in enumerate(kinds))
+    size = 1 << (len(rows) - 1).bit_length()
+    batch = StepBatch(7, rows, padding=size - len(rows) if rounded else None)
+    staging = Staging(replace(LIMITS, max_rows=16, token_budget=64, num_blocks=200))
+    staged = staging.fill(batch)
+    parts = on_host(staged, staging.flat.numpy())
+    listed, readers = expected
+    assert staged.apart == bool(listed)
+    if listed is not None:
+        assert parts["edited"].tolist() == [*listed]
+        assert (staged.edited, staged.readers) == (len(listed), readers)
+        for place, index in enumerate(listed):
+            assert parts["edited_lines"][index].tolist() == [
+                3 * place,
+                3 * place + 1,
+                3 * place + 2,
+            ]
+        assert int((parts["edited_lines"] >= 0).sum()) == 3 * len(listed)
+    for place, token in parts["biases"].tolist():
+        whose = place if listed is None else listed[place]
+        assert (kinds[whose], token) == ("b", 3)
+    assert len(parts["biases"]) == kinds.count("b")
 
 
 @pytest.mark.parametrize(

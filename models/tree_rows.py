@@ -18,8 +18,9 @@ from torch import Tensor
 class TreeRows:
     """What a token sees besides the keys in front of its tree. Tensors are int64.
 
-    A token sees every key before `starts`, and of the `width` keys from there on those whose bit is
-    set, its own among them. It is at the position of as many keys as it sees, less one.
+    A token sees every key before `starts`, which is the same for all tokens of a row that are not
+    masked, and of the `width` keys from there on those whose bit is set, its own among them. It is
+    at the position of as many keys as it sees, less one.
     """
 
     rows: int  # these first rows of the batch are trees; others see all up to their positions

@@ -164,6 +164,7 @@ def attend_now(
         processors(query.device),
         long=query_len > LONG and starts is None,
         scaled=key_scales is not None,
+        tree=starts is not None,
     )
     with current(query.device):
         return split_kv.attend(

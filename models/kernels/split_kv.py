@@ -49,7 +49,7 @@ class Launch:
     most_rows: int = 64  # of the matrix product of a program
     num_warps: int = 4
     num_stages: int = 2
-    registers: int | None = None  # of a thread, where a window or a cap needs more; None: any
+    registers: int | None = None  # of a thread, for windows, caps and trees; None: any
 
 
 def width(keys: Tensor, values: Tensor) -> int:
@@ -66,6 +66,7 @@ def launch_for(
     *,
     long: bool,
     scaled: bool = False,
+    tree: bool = False,
 ) -> Launch:
     """A launch for a device of `processors` multiprocessors and heads of `width` numbers.
 
@@ -79,15 +80,17 @@ def launch_for(
     Left to itself the compiler spills a few registers where one more program would then fit beside
     this one. In half precision it may use all there are; in float32 it does so no more if no tile
     is loaded ahead, which narrow heads need, and `scaled` ones, since they are widened. In half
-    precision a program of wide `scaled` heads has half as many rows.
+    precision a program of wide `scaled` heads has half as many rows, and of narrow ones too where
+    rows are draft trees.
     """
     head_bytes = triton.next_power_of_2(width) * dtype.itemsize
     wanted = -(-processors // max(1, rows * kv_heads))
     splits = 1 if long else min(MOST_SPLITS, triton.next_power_of_2(wanted))
+    fewer = scaled and (head_bytes > 256 or (tree and head_bytes <= 128))
     return Launch(
         splits,
         tile=max(16, min(64, 16384 // head_bytes)),
-        most_rows=16 if dtype == torch.float32 else 32 if scaled and head_bytes > 256 else 64,
+        most_rows=16 if dtype == torch.float32 else 32 if fewer else 64,
         num_warps=4 if head_bytes <= 128 else 8,
         num_stages=1 if dtype == torch.float32 and (scaled or head_bytes <= 256) else 2,
         registers=None if dtype == torch.float32 else 255,
@@ -207,7 +210,7 @@ def attend(
         WIDEN=triton.knobs.runtime.interpret and query.dtype == torch.bfloat16,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
-        maxnreg=launch.registers if softcap is not None or window is not None else None,
+        maxnreg=launch.registers if tree or softcap is not None or window is not None else None,
     )
     if not direct:
         _merge_splits[(tokens, heads)](
@@ -312,9 +315,11 @@ def _attend_split(
     position = tl.load(positions + token * position_stride, mask=inside, other=-1).to(tl.int32)
     end = tl.max(position, 0) + 1
     if HAS_TREE:
-        tree = tl.load(starts + token, mask=inside, other=0).to(tl.int32)
-        member = tl.load(bits + token, mask=inside, other=0)
-        end = tl.max(tl.where(position < 0, 0, tree + width), 0)
+        real = inside & (position >= 0)
+        tree = tl.max(tl.load(starts + token, mask=real, other=0), 0).to(tl.int32)
+        member = tl.load(bits + token, mask=real, other=0)
+        member_of_any = tl.reduce_or(member, 0)
+        end = tl.where(end > 0, tree + width, 0)
     end = tl.minimum(end, columns * BLOCK_SIZE)
     start = 0
     if HAS_WINDOW:
@@ -342,13 +347,9 @@ def _attend_split(
         key = tile * TILE + tl.arange(0, TILE)
         live = (key >= start) & (key < end)
         if HAS_TREE:
-            behind = key[None, :] - tree[:, None]
-            bit = member[:, None] >> tl.minimum(tl.maximum(behind, 0), width - 1).to(tl.int64)
-            seen = (behind < 0) | ((behind < width) & ((bit & 1) == 1))
-            seen = seen & (position >= 0)[:, None]
-            if HAS_WINDOW:
-                seen = seen & ((behind >= 0) | (key[None, :] > oldest[:, None]))
-            live = live & (tl.max(seen.to(tl.int32), 0) > 0)
+            behind = key - tree
+            place = tl.minimum(tl.maximum(behind, 0), width - 1).to(tl.int64)
+            live = live & ((behind < 0) | (((member_of_any >> place) & 1) == 1))
         entry = tables + row * table_row_stride + key // BLOCK_SIZE * table_stride
         block = tl.load(entry, mask=live, other=-1)
         live = live & (block >= 0) & (block < blocks)
@@ -385,7 +386,11 @@ def _attend_split(
             # tanh(x) = 2 sigmoid(2x) - 1
             scores = 2.0 * softcap * tl.sigmoid(scores * (2.0 / softcap)) - softcap
         if HAS_TREE:
-            allowed = live[None, :] & seen
+            before = (position >= 0)[:, None]
+            if HAS_WINDOW:
+                before = before & (key[None, :] > oldest[:, None])
+            of_path = ((member[:, None] >> place[None, :]) & 1) == 1
+            allowed = live[None, :] & tl.where((behind < 0)[None, :], before, of_path)
         else:
             allowed = live[None, :] & (key[None, :] <= position[:, None])
             if HAS_WINDOW:

@@ -97,4 +97,4 @@ class Mixed:
 
 def _filler(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Memory around: numbers that would be noticed, and lead nowhere if they were indices."""
-    return torch.full(shape, 0 if x.dtype == torch.bool else 1, dtype=x.dtype)
+    return torch.full(shape, 0 if x.dtype == torch.bool else 1, dtype=x.dtype, device=x.device)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from stepweave.models.cache_format import narrowed, widened
+
+if TYPE_CHECKING:
+    from stepweave.nodes.tree import Tree
 
 
 @dataclass
@@ -64,6 +67,19 @@ class Batch:
             self.positions[r, :real] = torch.arange(n - real, n)
         self.positions = self.positions.flatten()
         self.query[self.positions < 0] = math.nan
+        self.trees: dict[str, Any] = {}
+
+    def plant(self, tree: Tree) -> None:
+        """Makes the last tokens of each row the places of `tree`, which has `query_len` of them.
+
+        Where there are fewer, or some are masked, these are its first places.
+        """
+        _, depths, bits = tree.branches()
+        positions = self.positions.view(-1, self.query_len)
+        starts = positions[:, :1].clamp(min=0).expand_as(positions)
+        self.positions = (starts + depths).masked_fill(positions < 0, -1).flatten()
+        bits = bits.repeat(len(positions))
+        self.trees = {"starts": starts.flatten(), "bits": bits, "width": self.query_len}
 
     def narrow(self) -> tuple[Tensor, Tensor]:
         """Keeps keys and values in int8, and the rows as they are then; the scales of both."""
@@ -90,6 +106,18 @@ class Batch:
     def sizes(self) -> dict[str, Any]:
         return {"query_len": self.query_len, "block_size": self.block_size}
 
+    def seen(self, token: int, window: int | None) -> list[int]:
+        """Which keys of its row a token sees that is not masked: the last `window` up to its own.
+
+        Of a tree these are the keys before it, and those of the token's path.
+        """
+        path = list(range(int(self.positions[token]) + 1))
+        if self.trees:
+            start, bits = int(self.trees["starts"][token]), int(self.trees["bits"][token])
+            places = (place for place in range(self.query_len) if bits >> place & 1)
+            path = [*range(start), *(start + place for place in places)]
+        return path if window is None else path[-window:]
+
     def expected(
         self,
         scaling: float,
@@ -103,16 +131,15 @@ class Batch:
             if position < 0:
                 continue
             k, v = self.rows[t // self.query_len]
-            first = 0 if window is None else max(0, position + 1 - window)
+            seen = self.seen(t, window)
             for head in range(self.heads):
                 kv_head = head // (self.heads // self.kv_heads)
-                seen = slice(first, position + 1)
                 scores = k[seen, kv_head].double() @ self.query[t, head].double() * scaling
                 if softcap is not None:
                     scores = (scores / softcap).tanh() * softcap
                 if sinks is not None:
                     scores = torch.cat([scores, sinks[head : head + 1].double()])
-                weights = scores.softmax(0)[: position + 1 - first]
+                weights = scores.softmax(0)[: len(seen)]
                 out[t, head] = weights @ v[seen, kv_head].double()
         return out
 

@@ -12,8 +12,11 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.kernels import operators, packed
 from stepweave.models.kernels.reference import How
 from stepweave.testing.models import FAMILIES, tiny_model
+from tests.models import kernel_checks
+from tests.models.layouts import LAYOUTS
 from tests.models.paged_oracle import Batch, randomized
 from tests.models.paged_rows import PagedRows, own_greedy
+from tests.models.test_kernels_glue import ARGUMENTS
 
 pytestmark = pytest.mark.gpu
 
@@ -123,6 +126,51 @@ def test_prompts_by_torchs_own_kernel(window: int | None, dtype: torch.dtype) ->
     expected = batch.expected(0.1, window)[real]
     error = ERRORS[dtype]
     torch.testing.assert_close(out[real].double(), expected, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("dtype", ERRORS)
+@pytest.mark.parametrize("sizes", kernel_checks.SIZES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_what_stands_between_products(
+    name: str, layout: str, sizes: str, dtype: torch.dtype
+) -> None:
+    assert kernel_checks.between(name, layout, sizes, dtype, "cuda")
+
+
+@pytest.mark.parametrize("dtype", ERRORS)
+@pytest.mark.parametrize("kept", [None, torch.int8], ids=["as computed", "8 bits"])
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("lengths", [(700, 90, 0, 63), (70,) * 80], ids=["splits", "one split"])
+@pytest.mark.parametrize("nodes", kernel_checks.TREES)
+def test_tokens_of_draft_trees_see_their_paths(
+    nodes: str,
+    lengths: tuple[int, ...],
+    dim: int,
+    window: int | None,
+    kept: torch.dtype | None,
+    dtype: torch.dtype,
+) -> None:
+    assert kernel_checks.trees(nodes, lengths, dim, window, kept, dtype, "cuda")
+
+
+@pytest.mark.parametrize("dtype", ERRORS)
+@pytest.mark.parametrize("kept", [None, torch.int8], ids=["as computed", "8 bits"])
+@pytest.mark.parametrize("widths", [(576, 512), (288, 256), (192, 128)], ids=str)
+@pytest.mark.parametrize("query_len", [1, 4, 40])
+def test_values_that_are_part_of_their_keys_are_read_with_them(
+    query_len: int, widths: tuple[int, int], kept: torch.dtype | None, dtype: torch.dtype
+) -> None:
+    lengths = (300, 41, 64)
+    assert kernel_checks.latents(lengths, query_len, widths, kept, dtype, "cuda")
+    assert kernel_checks.latents(lengths, query_len, widths, kept, dtype, "cuda", planted=True)
+
+
+@pytest.mark.parametrize("dtype", ERRORS)
+@pytest.mark.parametrize("kept", [None, torch.int8], ids=["as computed", "8 bits"])
+def test_latents_are_stored_at_their_slots(kept: torch.dtype | None, dtype: torch.dtype) -> None:
+    assert kernel_checks.stored_latents((576, 512), kept, dtype, "cuda")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

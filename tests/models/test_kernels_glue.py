@@ -94,7 +94,9 @@ def spread(logits: Tensor, vocabulary: Tensor) -> Tensor:
 def _spread(logits: Tensor, vocabulary: Tensor) -> Tensor:
     from stepweave.models.kernels.spread import spread
 
-    found = torch.full((1200,), -1).index_copy_(0, vocabulary, torch.arange(len(vocabulary)))
+    device = vocabulary.device
+    found = torch.full((1200,), -1, device=device)
+    found.index_copy_(0, vocabulary, torch.arange(len(vocabulary), device=device))
     return spread(logits, found)
 
 
@@ -112,38 +114,69 @@ def _slots(tables: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
     return slots_of(tables, positions, 4, rows)
 
 
-def _ahead(*given: Any) -> Any:
+REACH = 22
+
+
+def ahead(tables: Tensor, first: Tensor, limits: Tensor) -> Any:
+    lines = [
+        [(p, p if p < REACH and j < most else -1) for j, p in enumerate(range(start, start + 3))]
+        for start, most in zip(first.tolist(), limits.tolist(), strict=True)
+    ]
+    positions, masked = torch.tensor(lines).unbind(-1)
+    every = torch.arange(len(first))
+    return positions, masked, slots(tables, every, masked), (positions < REACH).sum(1)
+
+
+def _ahead(tables: Tensor, first: Tensor, limits: Tensor) -> Any:
+    from stepweave.models.kernels.places import ahead
+
+    return ahead(tables, first, 3, 4, REACH, limits)
+
+
+def _chosen(*given: Any) -> Any:
     return places.ahead(*given)
 
 
-ARGUMENTS: dict[str, dict[str, Tensor]] = {
-    "added": {
-        "x": random(5, 48),
-        "addend": random(5, 48, seed=1),
-        "weight": random(48, seed=2),
-        "inner": random(48, seed=3),
-        "index": torch.tensor([3, -1, 0]),
-    },
-    "rotated": {
-        "query": random(3, 9, 12),
-        "k": random(3, 2, 12, seed=1),
-        "v": random(3, 2, 10, seed=2),
-        "cos": random(7, 8, seed=3),
-        "sin": random(7, 8, seed=4),
-        "index": torch.tensor([6, -1, 0]),
-        "weight": random(12, seed=5),
-        "keys": random(8, 2, 12, seed=6),
-        "values": random(8, 2, 10, seed=7),
-        "slots": torch.tensor([4, 7, 5]),
-    },
-    "gated": {"gate": random(2, 1100), "up": random(2, 1100, seed=1)},
-    "spread": {"logits": random(2, 5), "vocabulary": torch.tensor([0, 3, 7, 600, 1199])},
-    "slots": {
-        "tables": torch.arange(2, 26).view(4, 6),
-        "rows": torch.tensor([3, 0]),
-        "positions": torch.tensor([[5, -1, 0], [23, 4, 1]]),
-    },
-}
+def arguments(
+    width: int, heads: int, head: int, turned: int, hidden: int
+) -> dict[str, dict[str, Tensor]]:
+    """Of tokens of `width` numbers; of `heads` of so many, of which some are turned; of an MLP."""
+    return {
+        "added": {
+            "x": random(5, width),
+            "addend": random(5, width, seed=1),
+            "weight": random(width, seed=2),
+            "inner": random(width, seed=3),
+            "index": torch.tensor([3, -1, 0]),
+        },
+        "rotated": {
+            "query": random(3, heads, head),
+            "k": random(3, 2, head, seed=1),
+            "v": random(3, 2, head - 2, seed=2),
+            "cos": random(7, turned, seed=3),
+            "sin": random(7, turned, seed=4),
+            "index": torch.tensor([6, -1, 0]),
+            "weight": random(head, seed=5),
+            "keys": random(8, 2, head, seed=6),
+            "values": random(8, 2, head - 2, seed=7),
+            "slots": torch.tensor([4, 7, 5]),
+        },
+        "gated": {"gate": random(2, hidden), "up": random(2, hidden, seed=1)},
+        "spread": {"logits": random(2, 5), "vocabulary": torch.tensor([0, 3, 7, 600, 1199])},
+        "slots": {
+            "tables": torch.arange(2, 26).view(4, 6),
+            "rows": torch.tensor([3, 0]),
+            "positions": torch.tensor([[5, -1, 0], [23, 4, 1]]),
+        },
+        "ahead": {
+            "tables": torch.arange(2, 32).view(5, 6),
+            "first": torch.tensor([2, 5, 20, 21, 6]),
+            "limits": torch.tensor([3, 1, 2, 3, 0]),
+        },
+    }
+
+
+ARGUMENTS = arguments(48, 9, 12, 8, 1100)
 REFUSED = [("keys", "expanded"), ("values", "expanded"), ("slots", "expanded")]
 REFUSED += [("vocabulary", "expanded")]
 
@@ -243,14 +276,14 @@ def test_forms_of_other_families(interpreted: Interpreter) -> None:
     torch.testing.assert_close(gates[1], F.gelu(gate, approximate="tanh") * gate)
 
 
-@pytest.mark.parametrize("reach", [None, 22])
+@pytest.mark.parametrize("reach", [None, REACH])
 def test_positions_ahead_are_those_of_the_plain_program(
     interpreted: Interpreter, reach: int | None
 ) -> None:
     tables = torch.randperm(30, generator=torch.Generator().manual_seed(0)).view(5, 6) + 1
     first = torch.tensor([2, 5, 20, 21, 6]) - (0 if reach else 1)
     given = (tables, first, 3, 4, reach, torch.tensor([3, 1, 2, 3, 0]))
-    wanted, found = places.ahead(*given), interpreted(f"{__name__}:_ahead", *given)
+    wanted, found = places.ahead(*given), interpreted(f"{__name__}:_chosen", *given)
     for one, other in zip(wanted, found, strict=True):
         if one is None or other is None:
             assert one is other
@@ -266,6 +299,8 @@ def test_positions_ahead_are_those_of_the_plain_program(
         ("rotated", "slots"),
         ("gated", "up"),
         ("slots", "rows"),
+        ("ahead", "tables"),
+        ("ahead", "limits"),
     ],
 )
 def test_what_does_not_fit_is_refused(interpreted: Interpreter, name: str, argument: str) -> None:

@@ -210,7 +210,7 @@ def tiny_engine(
         prefix_cache=config.prefix_cache,
         executor=config.executor,
         check=config.check,
-        watchdog_s=30.0,
+        watchdog_s=120.0,
         others={
             name: partial(compiled, _pipeline(config, {**(settings or {}), **other}))
             for name, other in (others or {}).items()

@@ -142,7 +142,7 @@ def engine(
     )  # fmt: skip
     return Engine(
         lambda resources: compiled(config, resources), model(family), limits,
-        prefix_cache=prefix_cache, executor=executor, check=check, watchdog_s=30.0,
+        prefix_cache=prefix_cache, executor=executor, check=check, watchdog_s=120.0,
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def windowed_engine(depth: int, method: Method | None, num_blocks: int) -> Engin
         Limits(3, 24, 2, num_blocks, 96, k, 100),
         resources={DRAFT_MODEL: model(0, 1)} if method == "draft_model" else {},
         executor="serial" if depth == 1 else "threads",
-        watchdog_s=30.0,
+        watchdog_s=120.0,
     )
 
 

@@ -29,6 +29,7 @@ from .source import EMBEDDED_EAGLE
 
 _MODEL_TYPES = {"llama", "qwen2", "mistral", "mixtral"}  # heads published so have Llama's layers
 _MOVING_ROPE = {"dynamic", "longrope"}
+_BY_AXIS = {"mrope_section", "mrope_interleaved"}
 _IDS = "eagle_aux_hidden_state_layer_ids"
 _ONLY_EAGLE3 = ("midlayer.", "d2t", "t2d", "layers.0.hidden_norm.")
 
@@ -114,6 +115,9 @@ def _config(checkpoint: Checkpoint, target: CausalLM) -> EagleConfig:
                 f"{name}: config.json says {field} {stated.get(field)!r}; want a number"
             )
     stated.setdefault("num_hidden_layers", 1)
+    for field in ("rope_parameters", "rope_scaling"):
+        if isinstance(stated.get(field), Mapping):
+            stated[field] = _along_the_text(stated[field])
     biased = frozenset(key.split(".")[-2] for key in weights if key.endswith(".bias"))
     mlp = {"gate_proj", "up_proj", "down_proj"}
     llama = LlamaConfig.from_dict({**stated, "mlp_bias": bool(mlp & biased)})
@@ -160,6 +164,15 @@ def _config(checkpoint: Checkpoint, target: CausalLM) -> EagleConfig:
         biased=biased,
         norm_before_residual=bool(stated.get("norm_before_residual", False)),
     )
+
+
+def _along_the_text(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """The rope of a head whose target reads images, as it is for text: all axes are one.
+
+    A head has one position for each token, which is its place in the text.
+    """
+    kept = {key: value for key, value in rope.items() if key not in _BY_AXIS}
+    return {key: "default" if value == "mrope" else value for key, value in kept.items()}
 
 
 def _feature_layers(name: str, stated: Mapping[str, Any], target: CausalLM) -> tuple[int, ...]:

@@ -296,6 +296,27 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"type": "mrope", "mrope_section": [2, 3, 3]},
+        {"rope_type": "default", "mrope_section": [2, 3, 3], "mrope_interleaved": True},
+    ],
+)
+def test_a_rope_of_several_axes_is_that_of_text(rope: dict[str, Any], tmp_path: Path) -> None:
+    layout, lm = LAYOUTS["eagle3, all tokens"], target_of()
+    plain, axes = (
+        EagleHead.load(write(tmp_path / name, weights_of(layout), stated), lm)
+        for name, stated in (
+            ("plain", config_of(layout)),
+            ("axes", {**config_of(layout), "rope_scaling": rope}),
+        )
+    )
+    states = torch.ones(5, plain.hidden_size, dtype=torch.float64)
+    said = [Fed(each, rows=1)((0, 0, range(3, 8), states))[0] for each in (plain, axes)]
+    assert torch.equal(*said)
+
+
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("invariant", [False, True], ids=["fast", "invariant"])

@@ -73,9 +73,13 @@ def _windows(
 
     def of(each: Tensor, count: int | None = None) -> Tensor:
         """`each[S, ...]` of the rows that are edited, or of the first `count` of them."""
-        return each if edits.rows is None else each.index_select(0, edits.rows[:count])
+        if edits.rows is None or not each.numel():
+            return each[:count]
+        return each.index_select(0, edits.rows[:count])
 
-    start, prompt = of(rows.window_start), of(rows.prompt)
+    start, prompt = rows.window_start, rows.prompt
+    if edits.reads_text or edits.bans is not None or rows.branches is not None:
+        start, prompt = of(start), of(prompt)
     past, drafts, readers = None, rows.drafts[:0], 0
     if edits.reads_text:
         readers = len(logits) if edits.readers is None else edits.readers

@@ -66,8 +66,9 @@ def checked_masks(
 def checked_stand_ins(
     stand_ins: StandIns | None, logits: Tensor
 ) -> tuple[Tensor, Tensor, int, bool]:
-    """`[E, V]` float32: what stands in for lines of `logits[L, V]`, tokens of a line side by side,
-    and `[L]` which of them does for each line, -1 for none.
+    """`[M, V]`: what stands in for lines of `logits[L, V]`, tokens of a line side by side.
+
+    And `[L]`: which of them does for each line, -1 for none.
 
     Also how far lines are apart, and whether there are any: any tensor stands for one that is None.
 
@@ -76,12 +77,11 @@ def checked_stand_ins(
     """
     if stand_ins is None:
         return logits, logits, 0, False
-    scores = contiguous_lines(stand_ins.flat)
-    check_dtype(torch.float32, scores=scores)
-    check_dtype(torch.int64, lines=stand_ins.lines)
-    check_shapes((len(scores), logits.shape[1]), scores=scores)
-    lines = stand_ins.lines.reshape(-1)
+    width, lines = stand_ins.lines.shape[1], stand_ins.lines.reshape(-1)
+    check_shapes((len(stand_ins.rows), width, logits.shape[1]), scores=stand_ins.scores)
     check_shapes((len(logits),), lines=lines)
+    check_dtype(torch.int64, lines=lines)
+    scores = contiguous_lines(stand_ins.flat)
     return scores, lines.contiguous(), scores.stride(0), True
 
 
@@ -187,7 +187,8 @@ def masked_scores(
     if HAS_STAND_INS:
         other = stand_ins + instead * stand_in_stride + token
         there = inside & (instead >= 0)
-        score = tl.where(there, tl.load(other, mask=there, other=float("-inf")), score)
+        edited = tl.load(other, mask=there, other=float("-inf"))
+        score = tl.where(there, edited.to(tl.float32), score)
     if HAS_BITS:
         at = line
         if HAS_LINES:

@@ -21,6 +21,7 @@ from stepweave.nodes.data import Edits, Mask, Progress, SampleRows
 from stepweave.nodes.ops.history import History
 from stepweave.nodes.ops.windows import draw, hand_on
 from stepweave.policies.registry import policy
+from stepweave.sampling.stand_ins import StandIns
 from stepweave.structured.bitmask import words
 
 VOCAB = 1100
@@ -207,6 +208,19 @@ def _edits(kind: str) -> Edits:
             biases=torch.tensor([[0, 9], [2, 11]]),
             bias_values=torch.tensor([-20.0, 30.0], dtype=torch.float64),
         )
+    if kind.startswith("some"):
+        # Of rows 4 and 2, of which the first has a mask where there are masks.
+        rows, places = torch.tensor([4, 2]), torch.arange(3)
+        lines = torch.full((5, 3), -1)
+        lines[4], lines[2] = places, places + 3
+        some = Edits(rows=rows, lines=lines, readers=0)
+        if kind == "some biases":
+            biases = torch.tensor([[0, 9], [1, 11]])
+            values = torch.tensor([-20.0, 30.0], dtype=torch.float64)
+            return replace(some, biases=biases, bias_values=values)
+        penalties = torch.tensor([[1.5, 0.5, 9.0]], dtype=torch.float64)
+        bans = torch.tensor([[1, 9, 20], [0, 3, 20]])
+        return replace(some, readers=1, penalties=penalties, bans=bans)
     return Edits()
 
 
@@ -214,10 +228,19 @@ def used(dtype: torch.dtype = torch.float32) -> bool:
     return runs_on(torch.zeros(1, dtype=dtype))
 
 
+STAND_IN_PARTS = ("scores", "rows", "lines")
+
+
 def with_what_changed(
     name: str, written: Sequence[str], arguments: Mapping[str, Any]
 ) -> list[Tensor]:
-    """What `module:function` returns for the arguments, then those that it wrote to."""
+    """What `module:function` returns for the arguments, then those that it wrote to.
+
+    Parts of stand-ins are arguments of their own.
+    """
     module, function = name.split(":")
-    found = getattr(import_module(module), function)(**arguments)
+    given = dict(arguments)
+    if "stand_in_scores" in given:
+        given["stand_ins"] = StandIns(*(given.pop(f"stand_in_{part}") for part in STAND_IN_PARTS))
+    found = getattr(import_module(module), function)(**given)
     return [*(found if isinstance(found, tuple) else [found]), *(arguments[w] for w in written)]

@@ -13,6 +13,7 @@ from stepweave.backends.kernels import KernelsUnavailable
 from stepweave.sampling.cuts import cut
 from stepweave.sampling.draw import draw, filtered_log_probs
 from stepweave.sampling.noise import _gumbel_from_words, gumbel, uniform
+from stepweave.sampling.stand_ins import StandIns, widened
 from stepweave.sampling.verification import coupled
 from stepweave.sampling.windows import Windows
 from stepweave.structured.bitmask import apply_bitmask
@@ -114,6 +115,46 @@ def test_each_line_looks_its_mask_up_and_lines_without_one_are_open(
     wanted_windows = interpreted(coupled_windows, wanted.view(shape), None, *of_rows)
     for one, other in zip(found, wanted_windows, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("masked", [False, True])
+def test_each_line_looks_up_what_stands_in_for_it(
+    interpreted: Interpreter, masked: bool, width: int, dtype: torch.dtype
+) -> None:
+    """In every kernel that does, as if the logits had been edited; a broken line shows."""
+    rows, vocab = 4, 1100
+    lines = rows * width
+    x, edits = logits(6, lines, vocab, dtype), logits(7, 6, vocab)[: 2 * width] + 0.3
+    bits = masks(5, lines, vocab) if masked else None
+    which = torch.full((rows, width), -1)
+    which[2], which[0] = torch.arange(width), torch.arange(width) + width
+    stand_ins = StandIns(edits.view(2, width, vocab), torch.tensor([2, 0]), which)
+    wanted = widened(x, stand_ins)
+    assert not same(wanted, x.float())
+    assert same(wanted[:width], edits[width : 2 * width])
+    assert same(wanted[width : 2 * width], x[width : 2 * width].float())
+    temperature = torch.linspace(0, 2, lines).double()
+    scaled = f"{KERNELS}.scale:scaled"
+    found = interpreted(scaled, x, temperature, bits, stand_ins=stand_ins)
+    assert same(found, interpreted(scaled, wanted, temperature, bits))
+    key = torch.arange(rows)
+    drafts, valid = torch.full((rows, width - 1), 3), torch.full((rows,), width - 1)
+    of_rows = (drafts, valid, key, key, torch.linspace(0, 1, rows).double())
+    for any_random in (False, True):
+        found, expected = (
+            interpreted(
+                f"{KERNELS}.verify:coupled",
+                scores.view(rows, width, vocab),
+                bits,
+                *of_rows,
+                stand_ins=instead,
+                any_random=any_random,
+            )
+            for scores, instead in ((x, stand_ins), (wanted, None))
+        )
+        assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -308,6 +349,10 @@ def test_windows_are_verified_as_the_reference_does(
         ("rejection", False, True, "none"),
         ("rejection", True, True, "none"),
         ("synthetic", False, True, "bans"),
+        ("coupled", True, True, "some biases"),
+        ("coupled", False, True, "some penalties and bans"),
+        ("rejection", False, True, "some penalties and bans"),
+        ("rejection", True, False, "some biases"),
     ],
 )
 def test_a_step_samples_the_same_with_and_without_kernels(
@@ -326,11 +371,12 @@ def test_a_step_samples_the_same_with_and_without_kernels(
 
 
 def test_logits_in_half_precision_are_read_as_they_are(interpreted: Interpreter) -> None:
-    """Torch makes nothing of their size, but where requests edit them."""
+    """Torch makes nothing of their size, but where all requests edit them."""
     made_in = "tests.sampling.kernel_cases:made_in_a_step"
-    tokens, made = interpreted(made_in, torch.bfloat16, "none")
-    assert made == []
-    assert torch.equal(tokens, kernel_cases.made_in_a_step(torch.bfloat16, "none")[0])
+    for edit in ("none", "some biases", "some penalties and bans"):
+        tokens, made = interpreted(made_in, torch.bfloat16, edit)
+        assert made == []
+        assert torch.equal(tokens, kernel_cases.made_in_a_step(torch.bfloat16, edit)[0])
     tokens, made = interpreted(made_in, torch.bfloat16, "biases")
     assert any(name.startswith(("aten.to.", "aten._to_copy")) for name in made)
     assert torch.equal(tokens, kernel_cases.made_in_a_step(torch.bfloat16, "biases")[0])

@@ -24,6 +24,7 @@ from stepweave.sampling.kernels import (
     uniform,
     verify,
 )
+from stepweave.sampling.stand_ins import StandIns
 from tests.models.triton_recorder import CAPABILITIES, Recorder, spilled
 
 KERNELS = [
@@ -43,7 +44,7 @@ S, W, V = 2, 3, 128256
 
 
 def aligned(name: str, kind: str) -> bool:
-    return name in ("logits", "scores", "line_stride", "vocab")
+    return name in ("logits", "scores", "stand_ins", "line_stride", "stand_in_stride", "vocab")
 
 
 @pytest.fixture
@@ -72,22 +73,25 @@ def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
         logits, bits, drafts, rows, rows, rows, temperature, min_p=temperature, forced=rows
     )
     verify.coupled(logits.bfloat16(), None, drafts, rows, rows, rows, temperature)
+    few = StandIns(logits[:1], rows[:1], lines.view(S, W))
+    verify.coupled(logits.bfloat16(), None, drafts, rows, rows, rows, temperature, stand_ins=few)
     choose.draw(flat, lines, lines, lines == 0, lines)
     mask.apply_bitmask(flat, bits)
     mask.apply_bitmask(flat, bits, lines)
     scale.scaled(flat, torch.ones(S * W).double(), bits)
+    scale.scaled(flat.bfloat16(), torch.ones(S * W).double(), stand_ins=few)
     cut.cut(flat.clone(), lines, torch.ones(S * W).double(), torch.ones(S * W))
     uniform.uniform(lines, lines, 1)
     table = torch.zeros(9, dtype=torch.int64)
     hand_on.hand_on(drafts, rows, rows, rows, torch.zeros(9, 8, dtype=torch.int32), table, table)
     assert {name: len(recorder.compiled) for name, recorder in recorders.items()} == {
-        "_best": 3,
-        "_draw": 3,
+        "_best": 5,
+        "_draw": 4,
         "_tokens": 1,
-        "_keep_equal": 2,
+        "_keep_equal": 3,
         "_uniform": 1,
         "_apply": 2,
-        "_scale": 1,
+        "_scale": 2,
         "_hand_on": 1,
         "_cut": 1,
     }
@@ -104,3 +108,9 @@ def test_every_kernel_compiles_and_rounds_each_operation_by_itself(
     assert "ld.global.v4.b32" in cuts.asm["ptx"]
     assert "ld.global.v4.b32" in recorders["_best"].compiled[0].asm["ptx"]  # four tokens at a time
     assert "ld.global.v4.b32" in recorders["_draw"].compiled[0].asm["ptx"]
+    # What stands in for lines is read so too: twice as many bytes as logits in half precision.
+    for name in ("_best", "_draw"):
+        plain, few = (
+            each.asm["ptx"].count("ld.global.v4.b32") for each in recorders[name].compiled[1:3]
+        )
+        assert few == 3 * plain > 0, name

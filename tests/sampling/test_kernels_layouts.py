@@ -78,12 +78,23 @@ def lines() -> dict[str, Tensor]:
     return {"logits": scores(LINES), "bits": masks(0, LINES, VOCAB), "lines": whose}
 
 
+def stand_ins() -> dict[str, Tensor]:
+    """For the places of rows 2 and 0."""
+    places = torch.arange(PLACES)
+    return {
+        "stand_in_scores": scores(2, PLACES) + 1,
+        "stand_in_rows": torch.tensor([2, 0]),
+        "stand_in_lines": torch.stack([places + PLACES, places - LINES, places]).clamp(min=-1),
+    }
+
+
 def step() -> dict[str, Tensor]:
     """What `verify.coupled` is asked for a step."""
     return {
         "logits": scores(ROWS, PLACES),
         "bits": masks(0, LINES, VOCAB),
         "lines": torch.arange(LINES - 1, -1, -1).view(ROWS, PLACES),
+        **stand_ins(),
         **windows(),
         **per_row(ROWS),
         "temperature": temperatures(ROWS),
@@ -126,7 +137,7 @@ WRAPPERS = [
     Wrapper("keys:tokens_of", lambda: {"keys": keys()}),
     Wrapper("mask:apply_bitmask", lines),
     Wrapper("mask:apply_bitmask", lines, {"in_place": True}, written=("logits",)),
-    Wrapper("scale:scaled", lambda: {**lines(), "temperature": temperatures(LINES)}),
+    Wrapper("scale:scaled", lambda: {**lines(), **stand_ins(), "temperature": temperatures(LINES)}),
     Wrapper(
         "settle:keep_equal",
         lambda: {"keys": keys(), **windows(), "forced": torch.tensor([-1, 5, -1])},

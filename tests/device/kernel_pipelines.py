@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from stepweave.models.paged_cache import PagedCache
+from stepweave.nodes.values import TOKENIZER
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.testing.engines import VOCAB, TinyConfig, tiny_request
+from stepweave.testing.models import tiny_tokenizer
 from tests.device.pipelines import DRAFTERS, REGEX, Told, served, tiny_on
+from tests.serving.matrix import SCHEMA
 
 OTHERS: Mapping[str, TinyConfig] = {
     "mtp": TinyConfig(draft_tokens=2, method="mtp"),
@@ -31,9 +35,18 @@ class Case:
     depth: int = 1
     most: int = 7  # tokens of a request
     rows: int = 4
+    forced: bool = False  # the grammar leaves one way on in many places
+    jumps: bool = False  # what it forces is drafted
 
     def __str__(self) -> str:
         return f"{self.drafter}-{'grammar' if self.structured else 'free'}-{self.depth}"
+
+    def settings(self) -> dict[str, Any]:
+        """What `tiny_engine` is told besides its configuration."""
+        if not self.jumps:
+            return {}
+        jump = {"nodes.jump_forward.after": "bitmask"}
+        return {"settings": jump, "resources": {TOKENIZER: tiny_tokenizer(VOCAB)}}
 
 
 def asked(case: Case) -> list[Request]:
@@ -42,7 +55,7 @@ def asked(case: Case) -> list[Request]:
     The first may hardly say anything but what its prompt repeats, so looking text up finds some.
     """
     plain = SamplingParams(max_tokens=case.most)
-    grammar = REGEX if case.structured else None
+    grammar = (SCHEMA if case.forced else REGEX) if case.structured else None
     params = [
         replace(plain, logit_bias=tuple((token, 9.0) for token in (11, 22, 33)), ignore_eos=True),
         replace(plain, structured_outputs=grammar, ignore_eos=True),
@@ -68,7 +81,7 @@ class Found:
             structured=case.structured,
             dtype=torch.float32,
         )
-        engine = tiny_on(torch.device("cpu"), config, "serial")
+        engine = tiny_on(torch.device("cpu"), config, "serial", **case.settings())
         told = [each[:4] for each in served(engine, asked(case))]
         caches = [engine._states[name] for name in ("kv", "draft_kv") if name in engine._states]
         stores = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -83,9 +84,11 @@ def requests(structured: bool, first: int = 0) -> list[Request]:
     ]
 
 
-def tiny_on(device: torch.device, config: TinyConfig, executor: Executor | str) -> Engine:
-    """The small random engine with its models on `device`."""
-    engine = tiny_engine(replace(config, executor="serial", device=str(device)))
+def tiny_on(
+    device: torch.device, config: TinyConfig, executor: Executor | str, **more: Any
+) -> Engine:
+    """The small random engine with its models on `device`; `more` goes to `tiny_engine`."""
+    engine = tiny_engine(replace(config, executor="serial", device=str(device)), **more)
     engine.executor = executor
     return engine
 

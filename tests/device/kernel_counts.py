@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from stepweave.backends.operations import is_view
 from stepweave.executors.pieces import OpPieces
 from stepweave.executors.terms import Terms
 from stepweave.models import attention
@@ -17,12 +21,20 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.kernels import operators
 from stepweave.models.trial import TwoRows
-from stepweave.requests.batch import ScheduledRow
+from stepweave.nodes.data import Progress
+from stepweave.nodes.ops.block_tables import BlockTables
+from stepweave.nodes.ops.history import History
+from stepweave.nodes.ops.staging import Staging
+from stepweave.nodes.ops.windows import draw
+from stepweave.nodes.prepare_inputs import prepare_inputs, stage
+from stepweave.policies.acceptance import Coupled
+from stepweave.requests.batch import ScheduledRow, StepBatch
 from stepweave.testing.devices.recorded_calls import RecordedCalls
 from stepweave.testing.engines import tiny_pair
 from stepweave.testing.launches import Launches
 from stepweave.testing.models import tiny_eagle, tiny_model
 from tests.nodes.ready import chain_of, inputs_for
+from tests.nodes.steps import LIMITS
 
 PROCESSORS = 132
 """Of the GPU that is counted for: attention of few rows is split over them, and merged."""
@@ -95,3 +107,49 @@ def prepared(rows: Sequence[ScheduledRow]) -> Counter[str]:
     with counting() as counted:
         prepare()
     return counted.counts
+
+
+class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of what torch writes that is as large as a line of logits."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.least, self.nbytes = least, 0
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        if not is_view(operation) and result.numel() >= self.least:
+            self.nbytes += result.nbytes
+        return result
+
+
+def sampled(rows: Sequence[ScheduledRow], vocab: int) -> tuple[Counter[str], int, int]:
+    """Drawing the tokens of a step of these rows, rounded up, from logits in bfloat16: launches,
+    bytes that torch writes of a line and more, and how many texts are read.
+    """
+    limits = replace(LIMITS, max_rows=len(rows), num_blocks=8 * len(rows) + 9)
+    slots, context = len(rows) + 1, LIMITS.context_length
+    past, read = History(slots, context), list[int]()
+    inputs = prepare_inputs(
+        staging=stage(batch=StepBatch(7, tuple(rows), padding=0), staging=Staging(limits)),
+        progress=Progress.empty(slots),
+        history=past,
+        tables=BlockTables(slots, limits.blocks_for(context)),
+        drafts=None,
+        limits=limits,
+        vocab_size=vocab,
+    )
+    assert inputs is not None
+    assert inputs.sample is not None
+    logits = torch.zeros(len(rows), 1, vocab, dtype=torch.bfloat16)
+
+    def of(history: History, request_slot: Tensor, longest: int) -> Tensor:
+        read.append(len(request_slot))
+        return text_of(history, request_slot, longest)
+
+    text_of, written = History.of, _Written(vocab)
+    with patch.object(History, "of", of), torch.inference_mode(), written, counting() as counted:
+        draw(Coupled(), inputs.sample, logits, None, past)
+    return counted.counts, written.nbytes, sum(read)

@@ -6,6 +6,7 @@ The guide to GPUs has these numbers.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -42,6 +43,39 @@ def test_the_inputs_of_a_step(
     """The copy to the device is one of them; writing new blocks would be one more."""
     counts: Counter[str] = interpreted(f"{COUNTS}:prepared", rows)
     assert counts.total() == launches, counts
+
+
+LINE = 4096
+"""Bytes of a line of 1024 logits in float32."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "asking", "launches", "lines", "texts"),
+    [
+        ({}, 0, 4, 0, 0),
+        ({"presence_penalty": 0.5}, 1, 44, 48.5, 2),
+        ({"presence_penalty": 0.5}, 16, 40, 380, 16),
+        ({"logit_bias": {3: 1.0}}, 1, 25, 5, 0),
+        ({"logit_bias": {3: 1.0}}, 16, 24, 16 * 2, 0),
+    ],
+    ids=["nobody", "one penalty", "all penalties", "one bias", "all biases"],
+)
+def test_drawing_the_tokens_of_16_rows_some_of_which_change_their_logits(
+    interpreted: Interpreter,
+    asked: dict[str, Any],
+    asking: int,
+    launches: int,
+    lines: float,
+    texts: int,
+) -> None:
+    """Where one does there is room for two, an eighth. For 16 it was as much before, whoever asked.
+
+    `lines`: what torch writes, as so many lines in float32; `texts`: those that are read.
+    """
+    rows = [decoding(row, window=1, **(asked if row < asking else {})) for row in range(16)]
+    counts, nbytes, read = interpreted(f"{COUNTS}:sampled", rows, 1024)
+    assert counts.total() == launches, counts
+    assert (nbytes / LINE, read) == (lines, texts)
 
 
 @pytest.mark.nightly

@@ -87,7 +87,7 @@ class Edits:
     """
 
     rows: Tensor | None = None  # [E] which sampling rows they are; None: all, in their order
-    lines: Tensor | None = None  # [S, W] line of the E · W of each place, −1: unchanged; None: so
+    lines: Tensor | None = None  # [S, W] each place's line of the E · W, −1: none; None: in order
     readers: int | None = None  # T; None: all
     penalties: Tensor | None = None  # [T, 3] float64: repetition, presence, frequency
     biases: Tensor | None = None  # [B, 2]: row, token

@@ -143,6 +143,31 @@ def test_a_grammar_of_one_row_among_many_is_replayed_after_warming_up() -> None:
     assert [each.captured for each in counts(device)] == before, "nothing new had to be captured"
 
 
+def test_penalties_of_one_row_among_many_are_replayed_whosever_they_are() -> None:
+    """In a graph of their own: lines of other rows are not edited, and their text is not read."""
+    llm, device = taped("async", **{"scheduler.max_rows": "16"})
+    plain = LLM(pipeline="async", overrides={"executor": "serial"})
+    prompts = [f"{PROMPTS[1]} {number}" for number in range(16)]
+    short = replace(GREEDY, max_tokens=12, ignore_eos=True)
+
+    def asked(by: int) -> list[SamplingParams]:
+        params = [short] * len(prompts)
+        params[by] = replace(short, repetition_penalty=1.5, frequency_penalty=0.5)
+        return params
+
+    for _ in range(4):  # prompts are computed, sizes come up, and are captured
+        llm.generate(prompts, asked(2))
+    before = [each.captured for each in counts(device)]
+    replayed = [each.replayed for each in counts(device)]
+    for by in (9, 15):
+        outputs, wanted = (each.generate(prompts, asked(by)) for each in (llm, plain))
+        assert told(outputs) == told(wanted)
+    assert [each.captured for each in counts(device)] == before, "nothing new had to be captured"
+    assert all(each.replayed > was for each, was in zip(counts(device), replayed, strict=True))
+    plainly, penalized = (plain.generate([prompts[9]], each)[0] for each in (short, asked(9)[9]))
+    assert plainly.token_ids != penalized.token_ids
+
+
 def counted(device: RecordedCalls) -> str:
     """Of each segment, what its largest graph asks of a device; the versions that this holds for.
 

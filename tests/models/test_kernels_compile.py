@@ -56,8 +56,12 @@ def test_attention_compiles(
 
 @pytest.mark.parametrize(
     ("dtype", "dim", "query_len", "how"),
-    [(torch.float32, 256, 40, {"window": 1}), (torch.bfloat16, 128, 17, {"tree": True})],
-    ids=["the widest", "a tree"],
+    [
+        (torch.float32, 256, 40, {"window": 1}),
+        (torch.bfloat16, 128, 17, {"tree": True}),
+        (torch.bfloat16, 64, 40, {"tree": True, "kept": torch.int8}),
+    ],
+    ids=["the widest", "a tree", "a tree of narrow heads in 8 bits"],
 )
 def test_attention_compiles_where_least_fits(
     monkeypatch: pytest.MonkeyPatch,
@@ -83,11 +87,12 @@ def test_attention_compiles_where_least_fits(
         {"kept": torch.int8},
         {"kept": torch.int8, "window": 128, "softcap": 50.0},
         {"tree": True},
+        {"tree": True, "kept": torch.int8},
         {"tree": True, "kept": torch.int8, "window": 128},
     ],
     ids=[
         *("plain", "window and cap", "sinks", "8 bits", "8 bits, window and cap"),
-        *("tree", "tree, 8 bits, window"),
+        *("tree", "tree, 8 bits", "tree, 8 bits, window"),
     ],
 )
 def test_attention_compiles_for_every_head_dtype_and_window(

@@ -32,7 +32,7 @@ class StandIns:
 
 
 def widened(logits: Tensor, stand_ins: StandIns | None) -> Tensor:
-    """`logits[S, W, V]`, or `[S · W, V]`, in float32 or wider, with all `stand_ins` in place.
+    """`[L, V]`: `logits[L, V]` of L = S · W positions in float32 or wider, `stand_ins` in place.
 
     A copy, but where there is nothing to be done. Asks the host nothing; raises nothing of its own.
     """

@@ -109,9 +109,9 @@ Masks = tuple[Tensor, Tensor | None]
 
 
 def masked(logits: Tensor, bits: Tensor, lines: Tensor | None, *, in_place: bool = False) -> Tensor:
-    """`apply_bitmask(logits, bits, lines)` of `logits[L, V]`, by a kernel where kernels run.
+    """`[L, V]`: `logits[L, V]` after `structured.bitmask.apply_bitmask`, by a kernel if they run.
 
-    `bits[M, V / 32]`, `lines[L]`. The kernel may write `in_place`.
+    `bits[M, V / 32]`, `lines[L]`. A kernel may write `in_place`. Raises `ValueError` as that does.
     """
     if not runs_on(logits):
         return apply_bitmask(logits, bits, lines)

@@ -75,7 +75,8 @@ def draw(
         if left is not None:
             scores = _masked(scores, left)
         if rows.greedy:
-            scores = widened(scores, stand_ins)
+            flat = scores.reshape(count * width, vocab)
+            scores = widened(flat, stand_ins).view(count, width, vocab)
         else:
             scores = _filtered(rule, rows, scores, stand_ins)
         verified = _forced(rows, _verified(rule, rows, scores, judged, draft_log_probs))

@@ -140,11 +140,11 @@ def scores_of(
     """`[S, W, V]`: what the rows are drawn from, and whether few rows were edited apart."""
     found, stand_ins = edited(sample, logits, past, mask)
     assert (found is logits) == (stand_ins is not None or not sample.edits.wanted)
-    scores = widened(found, stand_ins)
+    scores = widened(found.flatten(0, 1), stand_ins)
     if mask is not None:
         lines = None if mask.lines is None else mask.lines.flatten()
-        scores = masked(scores.flatten(0, 1), mask.bits, lines).view_as(scores)
-    return scores, stand_ins is not None
+        scores = masked(scores, mask.bits, lines)
+    return scores.view_as(logits), stand_ins is not None
 
 
 CASES = [*range(12), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(12, 150))]
@@ -164,7 +164,8 @@ def test_a_row_among_others_gets_the_scores_and_tokens_that_it_gets_alone(seed: 
         for _ in range(count)
     ]
     random_ones: dict[str, Any] = {"temperature": 0.9, "seed": 5}
-    cut = chance.choice([{}, {"top_k": 7}, {"xtc_probability": 0.5, "xtc_threshold": 0.1}])
+    cuts: list[dict[str, Any]] = [{}, {"top_k": 7}, {"xtc_probability": 0.5, "xtc_threshold": 0.1}]
+    cut = chance.choice(cuts)
     rows = [
         row_of(
             index,

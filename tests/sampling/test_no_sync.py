@@ -20,6 +20,7 @@ from stepweave.sampling.lookup import propose
 from stepweave.sampling.noise import Purpose, gumbel, uniform
 from stepweave.sampling.penalties import apply_penalties
 from stepweave.sampling.repeats import apply_dry, ban_ngrams, find_matches
+from stepweave.sampling.stand_ins import StandIns
 from stepweave.sampling.windows import Windows
 from stepweave.sampling.xtc import thresholds
 
@@ -103,6 +104,13 @@ CALLS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     "filter": lambda x: filtered_log_probs(x["logits"], x["temperature"], x["top_k"], x["top_p"]),
     "filter with min-p": lambda x: filtered_log_probs(
         x["logits"], x["temperature"], x["top_k"], x["top_p"], min_p=x["min_p"]
+    ),
+    "filter with stand-ins": lambda x: filtered_log_probs(
+        x["logits"],
+        x["temperature"],
+        x["top_k"],
+        x["top_p"],
+        stand_ins=StandIns(x["target"][:2, :1], x["prompt"][1:3], x["line"].repeat(2)[:5, None]),
     ),
     "penalties": lambda x: apply_penalties(
         x["target"],

@@ -37,6 +37,12 @@ def is_composite(operation: Any) -> bool:
 
 
 @cache
+def mutates(operation: Any) -> bool:
+    """It changes what it is given."""
+    return bool(operation._schema.is_mutable)
+
+
+@cache
 def is_view(operation: Any) -> bool:
     """It neither computes nor allocates."""
     schema = operation._schema
@@ -45,8 +51,17 @@ def is_view(operation: Any) -> bool:
 
 def asks(operation: Any, args: Any) -> bool:
     """Its result is a number, or has a shape that only the device knows."""
+    always = _asks(operation)
+    if always is not None:
+        return always
+    masks = (torch.bool, torch.uint8)
+    return any(t.dtype in masks for t in args[1] if isinstance(t, Tensor))
+
+
+@cache
+def _asks(operation: Any) -> bool | None:
+    """Whether it always does; None: its arguments say so."""
     if operation.name().partition(".")[0] in INDEXING:
-        masks = (torch.bool, torch.uint8)
-        return any(t.dtype in masks for t in args[1] if isinstance(t, Tensor))
+        return None
     tags = operation.tags
     return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags

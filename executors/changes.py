@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..backends.dispatch import Dispatch
-from ..backends.tape.entries import mutates
+from ..backends.operations import mutates
 
 
 class Changes(Dispatch):

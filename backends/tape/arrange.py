@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..operations import address_of
-from .entries import Entry, leaves, memory_of
+from .entries import Entry, memory_of
 from .program import Operation
 
 _LINE = 64  # bytes; new tensors begin at a multiple of it, and kernels may depend on that
@@ -207,10 +207,9 @@ class Placed:
         sizes: dict[int, int] = {}
         last: dict[int, int] = {}
         for at, entry in enumerate(entries):
-            for tensor in leaves((*entry.args, *entry.kwargs.values(), *entry.results)):
-                memory = memory_of(tensor)
+            for memory, size in entry.lies.items():
                 if memory in made and memory not in self.elsewhere:
-                    sizes[memory] = tensor.untyped_storage().nbytes()
+                    sizes[memory] = size
                     last[memory] = at
         free, ends = list(range(len(self.pool.blocks))), _by_end(last)
         taken: dict[int, int] = {}

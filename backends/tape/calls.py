@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..operations import address_of, is_view
+from ..operations import address_of, is_view, mutates
 from .program import Operation, operation
 
 Way = Callable[[tuple[Any, ...], dict[str, Any], Sequence[Tensor]], Sequence[Operation]]
@@ -31,10 +31,9 @@ def way_of(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[Tensor]
 ) -> Way | None:
     """The first way that gives `results[...]` again; None where nothing needs to be done."""
-    name = func.name().partition(".")[0]
-    if name in _ALLOCATES or is_view(func):
+    if _does_nothing(func):
         return None
-    if func._schema.is_mutable:
+    if mutates(func):
         return _in_place(func)
     key = (func, _kinds(args), tuple((k, _kinds([v])) for k, v in kwargs.items()))
     known = _known.get(key)
@@ -43,6 +42,11 @@ def way_of(
         if len(_known) > _REMEMBERED:
             _known.clear()
     return known
+
+
+@cache
+def _does_nothing(func: Any) -> bool:
+    return func.name().partition(".")[0] in _ALLOCATES or is_view(func)
 
 
 _known: dict[object, Way] = {}

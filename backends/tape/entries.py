@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..operations import mutates
 from .program import Operation
 
 
@@ -28,12 +29,6 @@ def memory_of(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-@cache
-def mutates(func: Any) -> bool:
-    """Whether the operation changes what it is given."""
-    return bool(func._schema.is_mutable)
-
-
 @dataclass(eq=False)
 class Entry:
     """One operation: what it was given and what came out."""
@@ -46,19 +41,29 @@ class Entry:
     """Of its arguments and results: how it is done again. None: nothing is to be done."""
     part: int = 0
     """Of the recording."""
+    mutates: bool = field(init=False)
+    """It changes what it was given."""
     reads: frozenset[int] = field(init=False)
     writes: frozenset[int] = field(init=False)
-
-    @property
-    def mutates(self) -> bool:
-        """Whether it changes what it was given."""
-        return mutates(self.func)
+    lies: dict[int, int] = field(init=False)
+    """Bytes of each memory that it is given or makes."""
 
     def __post_init__(self) -> None:
-        given = frozenset(map(memory_of, leaves((*self.args, *self.kwargs.values()))))
-        made = frozenset(map(memory_of, self.results))
+        self.lies = {}
+        given = self._noted(leaves((*self.args, *self.kwargs.values())))
+        made = self._noted(self.results)
+        self.mutates = mutates(self.func)
         self.reads = given
         self.writes = (_changed(self) | (made - given)) if self.mutates else made - given
+
+    def _noted(self, tensors: Iterable[Tensor]) -> frozenset[int]:
+        found = []
+        for tensor in tensors:
+            memory = memory_of(tensor)
+            found.append(memory)
+            if memory not in self.lies:
+                self.lies[memory] = 0 if memory < 0 else tensor.untyped_storage().nbytes()
+        return frozenset(found)
 
 
 OUTSIDE = 0
@@ -69,14 +74,12 @@ class Called(Entry):
     """A call that is made anew each time, of whatever: it may change its tensors and what it knows
     beside them."""
 
-    mutates = True
-
     def __init__(self, call: Callable[..., None], tensors: Sequence[Tensor], part: int) -> None:
         """It is given `tensors[...]`."""
         self.func, self.args, self.kwargs, self.results = call, tuple(tensors), {}, ()
         self.again = lambda args, kwargs, results: (Operation(call, args),)
-        self.part = part
-        self.reads = frozenset(map(memory_of, tensors))
+        self.part, self.mutates, self.lies = part, True, {}
+        self.reads = self._noted(tensors)
         self.writes = self.reads | {OUTSIDE}
 
 

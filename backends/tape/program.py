@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -39,13 +40,54 @@ class Operation:
             for place, result in zip(self.places, several, strict=True):
                 place.copy_(result)
 
-    def given(self) -> Iterator[tuple[Any, Any]]:
-        """The type that the schema has for each argument, and what it is."""
-        for place, argument in enumerate(self.func._schema.arguments):
-            if not argument.kwarg_only and place < len(self.args):
-                yield argument.type, self.args[place]
+    def given(self) -> Iterator[tuple[_Parameter, Any]]:
+        """What each argument is, by the schema and here."""
+        for place, parameter in enumerate(_declared(self.func).parameters):
+            if not parameter.named and place < len(self.args):
+                yield parameter, self.args[place]
             else:
-                yield argument.type, self.kwargs.get(argument.name, argument.default_value)
+                yield parameter, self.kwargs.get(parameter.name, parameter.default)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """What a schema says of an argument. `named`: it has no place."""
+
+    name: str
+    type: Any
+    written: str  # the type
+    named: bool
+    default: Any
+
+    @staticmethod
+    def of(argument: Any) -> _Parameter:
+        kind, written = argument.type, f"{argument.type}"
+        return _Parameter(argument.name, kind, written, argument.kwarg_only, argument.default_value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """The schema of an overload, whose parts torch makes anew whenever they are asked for."""
+
+    name: str
+    written: str  # all of it
+    parameters: tuple[_Parameter, ...]
+    returns: tuple[Any, ...]
+    tensors: bool
+    """It returns single tensors only."""
+
+
+@cache
+def _declared(func: Any) -> _Declared:
+    schema = func._schema
+    returns = tuple(each.type for each in schema.returns)
+    return _Declared(
+        schema.name,
+        f"{schema}",
+        tuple(map(_Parameter.of, schema.arguments)),
+        returns,
+        all(f"{each}" == "Tensor" for each in returns),
+    )
 
 
 def operation(
@@ -58,12 +100,12 @@ def operation(
 
     Numbers that stand for tensors become tensors, as no node has them.
     """
-    types = {argument.name: str(argument.type) for argument in func._schema.arguments}
-    names = [argument.name for argument in func._schema.arguments if not argument.kwarg_only]
-    given = zip(names, args, strict=False)
+    parameters = _declared(func).parameters
+    types = {parameter.name: parameter.written for parameter in parameters}
+    given = zip((each.written for each in parameters if not each.named), args, strict=False)
     return Operation(
         func,
-        tuple(_as_tensor(types[name], part) for name, part in given),
+        tuple(_as_tensor(written, part) for written, part in given),
         {name: _as_tensor(types[name], part) for name, part in kwargs.items()},
         places,
     )
@@ -111,37 +153,42 @@ class _Program:
         """As the last node. Raises `NoNode`."""
         if not isinstance(operation.func, torch._ops.OpOverload):
             raise NoNode
-        returned = [f"{each.type}" for each in operation.func._schema.returns]
-        if operation.places and returned != ["Tensor"] * len(operation.places):
+        declared = _declared(operation.func)
+        if operation.places and not (
+            declared.tensors and len(declared.returns) == len(operation.places)
+        ):
             raise NoNode
-        values = [self._value(type_, part) for type_, part in operation.given()]
+        values = [
+            self._value(parameter.type, parameter.written, part)
+            for parameter, part in operation.given()
+        ]
         results = self._insert(operation.func, values)
         for place, result in zip(operation.places, results, strict=False):
             self._insert(_COPY, [self._tensor(place), result, self._graph.insertConstant(False)])
         self._operations.append(operation)
 
     def _insert(self, func: Any, values: Sequence[Any]) -> Sequence[Any]:
-        schema = func._schema
-        node = self._graph.create(schema.name, values, len(schema.returns))
+        declared = _declared(func)
+        node = self._graph.create(declared.name, values, len(declared.returns))
         results = list(node.outputs())
-        for value, returned in zip(results, schema.returns, strict=True):
-            value.setType(returned.type)
+        for value, returned in zip(results, declared.returns, strict=True):
+            value.setType(returned)
         self._graph.insertNode(node)
-        if node.schema() != f"{schema}":
+        if node.schema() != declared.written:
             node.destroy()
             raise NoNode
         return results
 
-    def _value(self, type_: Any, part: Any) -> Any:
+    def _value(self, type_: Any, written: str, part: Any) -> Any:
         if isinstance(part, Tensor):
             return self._tensor(part)
-        if isinstance(part, list | tuple) and (not part or "Tensor" in f"{type_}"):
-            values = [self._value(_TENSOR, each) for each in part]
+        if isinstance(part, list | tuple) and (not part or "Tensor" in written):
+            values = [self._value(_TENSOR, "Tensor", each) for each in part]
             node = self._graph.create("prim::ListConstruct", values, 1)
             node.output().setType(type_)
             self._graph.insertNode(node)
             return node.output()
-        if f"{type_}" == "float" and isinstance(part, int):
+        if written == "float" and isinstance(part, int):
             part = float(part)
         try:
             value = self._graph.insertConstant(list(part) if isinstance(part, tuple) else part)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -111,12 +112,18 @@ class _Noting(Dispatch):
 
 
 def _why_not(func: Any, args: tuple[Any, ...]) -> str | None:
-    name = func.overloadpacket.__name__
     if asks(func, args):
-        return f"{name} gives a number to the host, or has a size that depends on contents"
-    if torch.Tag.nondeterministic_seeded in func.tags and _given(func, args, "dropout_p") != 0:
-        return f"{name} draws from a generator of torch"
-    return None
+        what = "gives a number to the host, or has a size that depends on contents"
+    elif _draws(func) and _given(func, args, "dropout_p") != 0:
+        what = "draws from a generator of torch"
+    else:
+        return None
+    return f"{func.overloadpacket.__name__} {what}"
+
+
+@cache
+def _draws(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
 
 
 def _given(func: Any, args: tuple[Any, ...], name: str) -> Any:

@@ -31,8 +31,8 @@ change all the time, and a trial runs half of its steps the slower way."""
 
 WORTH = 0.9
 """How much shorter threads must make steps, in both turns of a trial. Batches change while it is
-tried, so a smaller difference, or one turn, may be chance; and callers tell tokens earlier, with one
-core less."""
+tried, so a smaller difference, or one turn, may be chance; and callers tell tokens earlier, with
+one core less."""
 
 
 class CallerRuns:

@@ -219,10 +219,11 @@ def tiny_mtp(
 
 
 def _tiny_module(target: PreTrainedModel, context: int | None, seed: int, place: int) -> MtpNetwork:
-    size = int(target.config.hidden_size)
+    hf: Any = target
+    model = hf.get_decoder()
+    size = int(model.config.hidden_size)
     network = MtpNetwork(target, context=context, place=place)
     embedding: Any = target.get_input_embeddings()
-    model: Any = target.model
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         scale = float(embedding.weight.pow(2).mean().sqrt())

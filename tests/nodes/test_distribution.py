@@ -23,6 +23,7 @@ from stepweave.models.attention import AttentionBatch
 from stepweave.models.translated import TranslatedLM
 from stepweave.nodes.data import DraftTable, Proposal, Sampled
 from stepweave.nodes.ops import expand as growing
+from stepweave.nodes.ops import forcing
 from stepweave.nodes.ops import proposal as proposing
 from stepweave.nodes.ops.expand import expand
 from stepweave.nodes.ops.grow import Begun, grow
@@ -364,7 +365,7 @@ def chances_are_among_all_own_tokens(case: Case, patch: pytest.MonkeyPatch) -> C
 
 def what_is_forced_was_drawn(case: Case, patch: pytest.MonkeyPatch) -> Case:
     """It has the chance that it had with the drafter."""
-    right = proposing.with_forced
+    right = forcing.with_forced
 
     def with_forced(proposal: Proposal | None, *given: Any, **how: Any) -> Proposal:
         found = right(proposal, *given, **how)
@@ -375,7 +376,7 @@ def what_is_forced_was_drawn(case: Case, patch: pytest.MonkeyPatch) -> Case:
 
 
 def what_is_forced_has_an_even_chance(case: Case, patch: pytest.MonkeyPatch) -> Case:
-    right = proposing.with_forced
+    right = forcing.with_forced
 
     def with_forced(*given: Any, **how: Any) -> Proposal:
         found = right(*given, **how)

@@ -61,6 +61,7 @@ def test_a_tree_says_how_many_drafts_there_are() -> None:
         ({"tree": 7}, "must be a list"),
         ({"kind": "medusa", "tree": {"width": 2, "depth": 2}}, "tree"),
         ({"kind": "ngram"}, "tree"),
+        ({"kind": "suffix"}, "tree"),
     ],
 )
 def test_trees_that_make_no_sense_are_refused_with_what_is_wrong(

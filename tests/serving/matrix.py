@@ -337,10 +337,12 @@ def run(
     policies: Policies | None = None,
     settings: Mapping[str, Any] | None = None,
     brought: Sequence[Sequence[int]] = (),
+    resources: Mapping[Resource[Any], object] | None = None,
 ) -> Outcome:
     """Serve the cell's requests on a pipeline of that depth, with these changes to its file.
 
     `brought`: for each request, the tokens of its output that it comes with; none: it begins.
+    `resources` that the engine is given besides.
     """
     base = MORE_SITUATIONS[cell.situation]
     method, tree, k = TREES.get(cell.method or "", (cell.method, None, 3 if cell.method else 0))
@@ -363,8 +365,9 @@ def run(
         policies=policies or cell.policies,
     )
     short = 20 if cell.situation == "short drafter context" else None
-    brings = speaking_otherwise(short) if method == OTHER else None
-    engine = tiny_engine(config, drafter_context=short, settings=settings, resources=brings)
+    brings = speaking_otherwise(short) if method == OTHER else {}
+    given = {**brings, **(resources or {})}
+    engine = tiny_engine(config, drafter_context=short, settings=settings, resources=given)
     made = [
         tiny_request(
             uid,

@@ -40,9 +40,9 @@ PROMPTS = (
     Prompt((5, pixels(3, (1, 4, 4)), 6, ONE, *TEXT)),
 )
 SAMPLING: Mapping[str, dict[str, Any]] = {
-    "greedy": {"logprobs": 2},
-    "seeded": {"temperature": 0.8, "seed": 5, "logprobs": 1},
-    "penalties": {"presence_penalty": 0.9, "logprobs": 0},
+    "greedy": {"max_tokens": 16, "logprobs": 2},
+    "seeded": {"max_tokens": 16, "temperature": 0.8, "seed": 5, "logprobs": 1},
+    "penalties": {"max_tokens": 16, "presence_penalty": 0.9, "logprobs": 0},
 }
 ROOMS: Mapping[str, Mapping[str, int | bool]] = {
     "room": {},

@@ -104,7 +104,8 @@ def request(family: str, uid: int, prompt: Prompt, **params: Any) -> Request:
     encoder = model(family).encoder
     assert encoder is not None
     ids = prompt.ids(encoder)
-    made = tiny_request(uid, ids, SamplingParams(max_tokens=NEW, ignore_eos=True, **params))
+    plain = {"max_tokens": NEW, "ignore_eos": True}
+    made = tiny_request(uid, ids, SamplingParams(**{**plain, **params}))
     attached, at = [], 0
     for part in prompt.parts:
         count = 1 if isinstance(part, int) else encoder.tokens(part.grid)

@@ -104,10 +104,10 @@ def test_completions_of_one_prompt_are_those_of_the_reference(method: str, gramm
 
 
 SAMPLING = {
-    "greedy": SamplingParams(max_tokens=18, logprobs=2),
-    "seeded": SamplingParams(max_tokens=18, temperature=0.9, top_k=40, logprobs=1),
+    "greedy": SamplingParams(max_tokens=16, logprobs=2),
+    "seeded": SamplingParams(max_tokens=16, temperature=0.9, top_k=40, logprobs=1),
     "penalties": SamplingParams(
-        max_tokens=18, repetition_penalty=1.3, frequency_penalty=0.4, logprobs=0
+        max_tokens=16, repetition_penalty=1.3, frequency_penalty=0.4, logprobs=0
     ),
 }
 

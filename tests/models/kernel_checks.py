@@ -100,16 +100,15 @@ def _attend(
     *,
     within: bool = False,
 ) -> None:
-    query, keys, values, *where = (x.to(device) for x in batch.arguments())
+    query, keys, values, tables, positions = (x.to(device) for x in batch.arguments())
     if within:
         values = keys[..., : batch.value_dim]
     how: dict[str, Any] = {**batch.trees, "window": window}
     how |= dict(zip(("key_scales", "value_scales"), scales, strict=False))
     how = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in how.items()}
     scaling = 0.5 * batch.dim**-0.5
-    out = operators.attend_now(
-        query, keys, values, *where, batch.query_len, batch.block_size, scaling, **how
-    )
+    sizes = (batch.query_len, batch.block_size, scaling)
+    out = operators.attend_now(query, keys, values, tables, positions, *sizes, **how)
     assert out.dtype == dtype
     expected, error = batch.expected(scaling, window), ERRORS[dtype]
     torch.testing.assert_close(out.cpu().double(), expected, rtol=error, atol=error)
@@ -124,7 +123,7 @@ def stored_latents(
     k[..., -1] = 9.0  # behind the value
     k[1, 0, 2] = torch.nan
     slots = torch.tensor([7, 30, 4, 0, 22])
-    stores = []
+    stores: list[tuple[Tensor, Tensor | None]] = []
     for place in ("cpu", device):
         keys = torch.ones(32, 1, dim, dtype=kept or dtype, device=place)
         scales = None if kept is None else torch.ones(32, 1, device=place)

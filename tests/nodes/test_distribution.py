@@ -298,6 +298,17 @@ def test_texts_follow_the_target(name: str, rule: str, rows: int) -> None:
     assert apart < 1
 
 
+def test_where_earlier_drafts_were_drawn_one_that_was_not_is_certain() -> None:
+    rows, k = 3, 2
+    probs = torch.full((rows, k, VOCAB), VOCAB**-1.0).log()
+    inputs = sampling(torch.ones(rows, dtype=torch.int64), torch.arange(rows), k)
+    tokens = torch.tensor([[A, B], [C, -1], [X, Y]])
+    offered = Proposal(tokens, torch.tensor([2, 1, 2]))
+    table = published(inputs, DraftTable.empty(rows, k), probs, lambda: offered)
+    assert torch.equal(table.tokens, tokens)
+    assert torch.equal(probs.exp()[tokens >= 0], F.one_hot(tokens[tokens >= 0], VOCAB).float())
+
+
 # --- wrong rules, which the same test finds
 
 Wrong = Callable[[Case, pytest.MonkeyPatch], Case]

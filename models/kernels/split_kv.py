@@ -49,7 +49,7 @@ class Launch:
     most_rows: int = 64  # of the matrix product of a program
     num_warps: int = 4
     num_stages: int = 2
-    registers: int | None = None  # of a thread, for windows, caps and trees; None: any
+    registers: int | None = None  # of a thread, for windows, caps, trees, latents; None: any
 
 
 def width(keys: Tensor, values: Tensor) -> int:
@@ -80,17 +80,20 @@ def launch_for(
     Left to itself the compiler spills a few registers where one more program would then fit beside
     this one. In half precision it may use all there are; in float32 it does so no more if no tile
     is loaded ahead, which narrow heads need, and `scaled` ones, since they are widened. In half
-    precision a program of wide `scaled` heads has half as many rows, and of narrow ones too where
-    rows are draft trees.
+    precision a program of wide `scaled` heads has half as many rows; where rows are draft trees, so
+    has one of narrow `scaled` heads, and of the widest, which are latents. Of these, if `scaled`,
+    it has a quarter.
     """
     head_bytes = triton.next_power_of_2(width) * dtype.itemsize
     wanted = -(-processors // max(1, rows * kv_heads))
     splits = 1 if long else min(MOST_SPLITS, triton.next_power_of_2(wanted))
-    fewer = scaled and (head_bytes > 256 or (tree and head_bytes <= 128))
+    wide = head_bytes > 512
+    fewer = (scaled and head_bytes > 256) or (tree and (wide or (scaled and head_bytes <= 128)))
+    least = dtype == torch.float32 or (scaled and wide)
     return Launch(
         splits,
         tile=max(16, min(64, 16384 // head_bytes)),
-        most_rows=16 if dtype == torch.float32 else 32 if fewer else 64,
+        most_rows=16 if least else 32 if fewer else 64,
         num_warps=4 if head_bytes <= 128 else 8,
         num_stages=1 if dtype == torch.float32 and (scaled or head_bytes <= 256) else 2,
         registers=None if dtype == torch.float32 else 255,
@@ -160,6 +163,7 @@ def attend(
     check_scales(keys, *scales)
     key_scales, value_scales = scales
     inside = within(keys, values)
+    more = tree or inside or softcap is not None or window is not None
     _attend_split[(rows * kv_heads, splits, triton.cdiv(packed, block_m))](
         query,
         keys,
@@ -210,7 +214,7 @@ def attend(
         WIDEN=triton.knobs.runtime.interpret and query.dtype == torch.bfloat16,
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
-        maxnreg=launch.registers if tree or softcap is not None or window is not None else None,
+        maxnreg=launch.registers if more else None,
     )
     if not direct:
         _merge_splits[(tokens, heads)](

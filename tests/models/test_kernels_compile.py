@@ -14,9 +14,12 @@ from stepweave.models.kernels import operators, split_kv, write_cache
 from tests.models.paged_oracle import Batch
 from tests.models.triton_recorder import CAPABILITIES, Recorder, spilled
 
-SHARED = 99 * 1024
-"""Bytes of shared memory that a program may have on every NVIDIA GPU since Ampere."""
+SHARED = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024}
+"""Bytes of shared memory that a program may have on GPUs of each capability."""
 
+SPILLS = 16
+"""Bytes of a thread that may find no place where rows are draft trees in float32, and where latents
+are read as they were computed by rows that are none. In all other rows none may."""
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -160,9 +163,10 @@ def check_attention(
             rows, kv_heads, dim, dtype, 132, long=long, scaled="scales" in how, tree=tree
         )
         call(*batch.arguments(), **batch.sizes(), scaling=1.0, **how, launch=launch)
+    few = dtype == torch.float32 if tree else latent and "scales" not in how
     for compiled in (*attend.compiled, *merge.compiled):
-        assert compiled.metadata.shared <= SHARED
-        assert spilled(compiled) == 0
+        assert compiled.metadata.shared <= SHARED[capability]
+        assert spilled(compiled) <= (SPILLS if few else 0)
     assert ".b16" in attend.compiled[0].asm["ptx"] or dtype == torch.float32
     assert len(attend.compiled) == 2
     assert len(merge.compiled) == (0 if long else 1), "what one split has is not merged"

@@ -19,7 +19,7 @@ class Window(NamedTuple):
     """A draft window that is settled."""
 
     judged: int  # drafts that were considered: those of the first places, counted from 1
-    kept: int  # of them
+    kept: int  # of them, and within the text
     path: tuple[int, ...] | None = None
     """Of a draft tree the places of those that were kept, in order, as `(1, 2, 5)`; None: of a
     chain, where they are the first `kept`. The first n places are a tree, too: of a row that had

@@ -121,6 +121,18 @@ def spread(key: str) -> str:
     return f"{middle} (quartiles {low} and {high})"
 
 
+def of_best_fixed(policy: str) -> str:
+    found = result("draft_length")
+    shares = (found[f"{rows} rows"][policy]["of_best_fixed"] for rows in (1, 4, 16))
+    return " / ".join(times(share["median"]) for share in shares)
+
+
+def first_token() -> str:
+    found = result("ttft")["real"]["by_load"]
+    mine = (each for each in found if each["side"] == "depth 2, just in time")
+    return " / ".join(times(each["over_synchronous"]["mean"]["median"]) for each in mine)
+
+
 def slower(side: str) -> str:
     return f"{times(result('peers')['sides'][side]['slower_by']['median'])} times as long"
 
@@ -160,10 +172,10 @@ def over_theirs(engine: str) -> str:
     return f"{' / '.join(map(times, found))} times as fast"
 
 
-def peer(dtype: str, opponent: str, *batches: int) -> str:
+def peer(dtype: str, opponent: str, *batches: int, model: str = "smollm2-135m") -> str:
     """Its time over ours for so many prompts at a time."""
     cells = result("peers_models")["cells"]
-    found = [cells[f"smollm2-135m/{dtype}/b{rows}/p64/{opponent}"] for rows in batches]
+    found = [cells[f"{model}/{dtype}/b{rows}/p64/{opponent}"] for rows in batches]
     medians = " / ".join(times(each["theirs_over_ours"]["median"]) for each in found)
     return f"{medians} times as long as ours"
 
@@ -218,10 +230,15 @@ CLAIMS: dict[str, Callable[[], str]] = {
     "… grammar on, of the speed without": grammar_on,
     "… our EAGLE-3 / draft model / look-up over": lambda: over_theirs("as transformers computes"),
     "… the same, pipelined": lambda: over_theirs("without invariant arithmetic"),
+    "draft lengths that adapt": lambda: of_best_fixed("by_rows"),
+    "… `fastest`": lambda: of_best_fixed("fastest"),
+    "mean time to the first token": first_token,
     "SmolLM2-135M's shape, float32": lambda: peer("float32", "generate", 1, 4, 16),
     "… in bfloat16, 1 / 4": lambda: peer("bfloat16", "generate", 1, 4),
     "… llama.cpp, float32, 1 / 4": lambda: peer("float32", "llama_cpp", 1, 4),
     "… OpenVINO GenAI, float32, 1 / 4": lambda: peer("float32", "openvino", 1, 4),
+    "Qwen3-0.6B's shape": lambda: peer("float32", "generate", 1, 4, model="qwen3-0.6b"),
+    "… both in bfloat16": lambda: peer("bfloat16", "generate", 1, 4, model="qwen3-0.6b"),
     "SmolLM-135M's shape": lambda: (
         f"{over_their_server('output_throughput')} times the tokens per second"
     ),

@@ -94,9 +94,9 @@ def _settled(
             )
         if row.decodes:
             path = None if paths is None else paths[sample_index]
-            table.note_window(
-                request, window_of(row, drafted[sample_index], counts[sample_index] - 1, path)
-            )
+            # A draft behind the end of the text was worth nothing.
+            worth = min(counts[sample_index], max(1, len(kept))) - 1
+            table.note_window(request, window_of(row, drafted[sample_index], worth, path))
         settled.append(
             SettledRow(request.uid, kept, drafted[sample_index], counts[sample_index] - 1, error)
         )
@@ -106,7 +106,7 @@ def _settled(
 def window_of(
     row: ScheduledRow, drafted: int, kept: int, path: Sequence[int] | None = None
 ) -> Window:
-    """The window of a row that decodes, with `drafted` drafts of which `kept` are kept.
+    """The window of a row that decodes, with `drafted` drafts of which `kept` are in its text.
 
     `path`: in a tree, the place of the row's last token and those of the drafts that are kept, then
     any. A tree may have nodes that no token stands for, or that break a grammar, between others: so

@@ -227,9 +227,6 @@ ASKED = [
 ]
 
 
-SHORT = [replace(each, max_tokens=2) for each in ASKED]
-
-
 class Always(Policy):
     """So many drafts in each window."""
 
@@ -278,12 +275,24 @@ def test_the_path_in_the_first_nodes_is_what_a_row_with_fewer_drafts_keeps(tree:
     whole = [each.windows[0] for each in requests]
     assert {window.judged for window in whole} == {most}
     for count in (1, most // 2):
-        requests = served(Always(count=count), tree=tree, asked=SHORT)
+        requests = served(Always(count=count), tree=tree)
         found = [each.windows[0] for each in requests]
         assert [window.judged for window in found] == [count] * len(found)
         assert [window.path for window in found] == [
             tuple(place for place in window.path or () if place <= count) for window in whole
         ]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_windows_add_up_to_the_texts(tree: str) -> None:
+    """Also where a text ends within one: what lies behind its end was worth nothing."""
+    found: list[Request] = []
+    for most in range(18, 25):
+        asked = [replace(each, max_tokens=most) for each in ASKED]
+        found += served(Always(count=TREES[tree]["draft_tokens"]), tree=tree, asked=asked)
+    for each in found:
+        assert len(each.output_ids) == 1 + sum(1 + window.kept for window in each.windows)
+    assert any(each.accepted > sum(window.kept for window in each.windows) for each in found)
 
 
 def check(drafting: Any, depths: Sequence[int], **more: Any) -> list[Request]:

@@ -101,6 +101,11 @@ class Captures:
         """
         return frozenset().union(*(each.replayed() for each in self.of_plans))
 
+    @property
+    def learning(self) -> int:
+        """How many times a segment has not been replayed yet, but may be in a step like that."""
+        return sum(counts.learning for counts in self.counts.values())
+
     def end(self) -> None:
         """After a run: let go of what its last steps worked on."""
         for each in self.of_plans:

@@ -18,7 +18,7 @@ from .capturing import capturing
 from .changes import Changes
 from .contents import Unstable, mapped, signature
 from .context import Context, Memory
-from .counts import Counts
+from .counts import FIRST, SELDOM, Counts
 from .frontier import Aborted
 from .places import place
 from .terms import Terms
@@ -292,9 +292,9 @@ class SegmentRun:
         self._remember(at, seen + 1)
         self._first = seen == 0
         if seen == 0:
-            return "first of its shape"
+            return FIRST
         if seen < self._terms.usual:
-            return "its shape has come up seldom so far"
+            return SELDOM
         if len(self._known) >= (limit := self._terms.share(LIMIT)):
             return f"{limit} shapes are captured already"
         return None

@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 REASONS = 32
 """Reasons that are counted apart."""
 
+FIRST = "first of its shape"
+SELDOM = "its shape has come up seldom so far"
+NEW = (FIRST, SELDOM)
+"""Why a step is not captured yet."""
+
 
 @dataclass
 class Counts:
@@ -20,6 +25,11 @@ class Counts:
     def steps(self) -> int:
         """All of them."""
         return self.replayed + self.captured + sum(self.eager.values())
+
+    @property
+    def learning(self) -> int:
+        """Those after which another of their shape may be replayed, or is: they took longer."""
+        return self.captured + sum(self.eager.get(reason, 0) for reason in NEW)
 
     @property
     def reasons(self) -> str:

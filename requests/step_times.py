@@ -17,7 +17,8 @@ STEADY = 4
 of that kind: what was scheduled before is no longer in flight."""
 
 FIRST = 16
-"""Steps of one kind whose times do not count: new shapes run slowly until they are recorded."""
+"""Steps of one kind whose times do not count, where nobody says which ones are slow: new shapes run
+slowly until they are recorded."""
 
 TOGETHER = 8
 """Times of one kind, in a row but for other kinds between them, whose median is noted: a single one
@@ -26,11 +27,18 @@ may be of a step that was disturbed."""
 
 class StepTimes:
     """Fed by the thread that schedules, and read by it. `clock` tells seconds; without one steps
-    are counted, and no times are known.
+    are counted, and no times are known. `learning` grows with each step that takes longer than
+    those like it will: what it takes does not count.
     """
 
-    def __init__(self, clock: Callable[[], float] | None = perf_counter) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] | None = perf_counter,
+        learning: Callable[[], int] | None = None,
+    ) -> None:
         self._clock = clock
+        self._learning, self._learnt = learning or int, -1
+        self._first = FIRST if learning is None else 0
         self._kind: tuple[int, int] | None = None
         self._alike = 0  # steps of that kind in a row
         self._last = 0.0
@@ -50,11 +58,12 @@ class StepTimes:
             self._offered[_about(kind[0])] = max(row.drafts for row in rows)
         if self._clock is None:
             return
-        now = self._clock()
-        self._alike = self._alike + 1 if kind is not None and kind == self._kind else 1
+        now, learnt = self._clock(), self._learning()
+        steady = kind is not None and kind == self._kind and learnt == self._learnt
+        self._alike = self._alike + 1 if steady else 1
         if kind is not None and self._alike > STEADY:
             self._note(kind, (now - self._last) * 1e6)
-        self._kind, self._last = kind, now
+        self._kind, self._last, self._learnt = kind, now, learnt
 
     def of(self, rows: int) -> Mapping[int, float]:
         """The time of a step of so many rows in µs, by the drafts of its widest window.
@@ -73,7 +82,7 @@ class StepTimes:
 
     def _note(self, kind: tuple[int, int], took_us: float) -> None:
         number = self._number[kind] = self._number.get(kind, 0) + 1
-        if number <= FIRST:
+        if number <= self._first:
             return
         times = self._times.setdefault(kind, [])
         times.append(took_us)

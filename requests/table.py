@@ -7,7 +7,7 @@ it needs no lock. What other threads may call is marked so, and goes to the inbo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
 from ..policies.chosen import Policies
@@ -59,13 +59,14 @@ class RequestTable:
     steps a row that decodes finds what its last step handed on. In `grammars` are those of the
     requests that are being served: batches name them by the request. What is settled is counted in
     `totals`. Requests come by `inbox`, by default one of its own. A `witness` compares what steps
-    come to with what they come to elsewhere.
+    come to with what they come to elsewhere. `learning` is that of its `StepTimes`.
     """
 
     def __init__(
         self,
         limits: Limits,
         *,
+        learning: Callable[[], int] | None = None,
         slot_leases: Leases = ONE_CLASS,
         block_leases: Leases = ONE_CLASS,
         prefix_cache: bool = False,
@@ -91,7 +92,7 @@ class RequestTable:
         self.decisions = Decisions(policies)
         self.windows: deque[Window] = deque(maxlen=self.decisions.past_windows)
         # Ranks must decide alike: they count, and measure nothing.
-        self.step_times = StepTimes(perf_counter if witness is None else None)
+        self.step_times = StepTimes(perf_counter if witness is None else None, learning)
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
         self.inbox = Inbox(limits.max_queue) if inbox is None else inbox
         self.witness = witness

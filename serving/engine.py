@@ -145,6 +145,7 @@ class Engine:
         ]
         return RequestTable(
             self.limits,
+            learning=self._learning,
             slot_leases=self._plans.leases(REQUEST_SLOTS),
             block_leases=self._plans.leases(BLOCKS),
             prefix_cache=self.prefix_cache,
@@ -223,6 +224,9 @@ class Engine:
     def captures(self) -> Captures | None:
         """The captured segments, and what became of their steps."""
         return getattr(self.runner(), "captures", None)
+
+    def _learning(self) -> int:
+        return 0 if self.captures is None else self.captures.learning
 
     def notes(self) -> list[str]:
         """What is not as somebody might think: merged or skipped weights, steps not replayed."""

@@ -98,6 +98,8 @@ def test_a_shape_that_comes_up_seldom_is_not_recorded(monkeypatch: pytest.Monkey
     assert found.eager["its shape has come up seldom so far"] == 2 * 2
     assert found.captured == 2
     assert found.replayed == STEPS - 2 - sum(found.eager.values()) > 0
+    assert executor.captures is not None
+    assert executor.captures.learning == 2 + 2 * 2 + 2, "before a shape is replayed"
 
     monkeypatch.setattr(threads, "USUAL", each)
     seldom = OnThreads()
@@ -145,6 +147,7 @@ def test_what_cannot_be_recorded_is_done_once_and_as_usual_from_then_on() -> Non
     assert outs(plan, executor) == expected
     assert len(calls) == STEPS
     assert counts(executor).captured == 0
+    assert counts(executor).learning == 2, "the first of each slot: no other is ever faster"
     assert "gives the numbers of a tensor" in " ".join(counts(executor).eager)
 
 

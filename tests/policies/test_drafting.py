@@ -296,6 +296,27 @@ def test_steps_are_timed_by_kind_once_those_before_are_through_and_the_first_are
     assert times.of(2) == {3: pytest.approx(0.25e6)}
 
 
+def test_what_steps_take_that_are_new_does_not_count_where_somebody_tells() -> None:
+    now, new = 0.0, 0
+    times = StepTimes(clock=lambda: now, learning=lambda: new)
+
+    def steps(number: int, seconds: float, *, learning: bool) -> None:
+        nonlocal now, new
+        for _ in range(number):
+            new += learning
+            times.scheduled([window_of(2)])
+            now += seconds
+
+    steps(99, 9.0, learning=True)
+    assert times.of(1) == {}
+    steps(STEADY + step_times.TOGETHER, 0.5, learning=False)
+    assert times.of(1) == {2: pytest.approx(0.5e6)}, "the first count, too: they are not new"
+    steps(1, 9.0, learning=True)
+    steps(STEADY, 9.0, learning=False)
+    steps(step_times.TOGETHER, 0.25, learning=False)
+    assert 0.25e6 <= times.of(1)[2] < 0.5e6, "what was still in flight is new"
+
+
 @pytest.mark.parametrize("clock", [None, lambda: 0.0])
 def test_steps_are_counted_by_about_how_many_rows_they_have(clock: Any) -> None:
     times = StepTimes(clock)

@@ -31,6 +31,7 @@ def test_recorded_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str)
             assert told(recorded.generate(PROMPTS, params)) == expected
     captures = recorded.engine.captures
     assert captures is not None
+    assert captures.learning > 0
     for segment, counts in captures.counts.items():
         if not counts.eager:
             continue  # of a plan that has not run: the first step of each shape runs as usual

@@ -226,7 +226,8 @@ class Engine:
         return getattr(self.runner(), "captures", None)
 
     def _learning(self) -> int:
-        return 0 if self.captures is None else self.captures.learning
+        captures = self.captures
+        return 0 if captures is None else captures.learning
 
     def notes(self) -> list[str]:
         """What is not as somebody might think: merged or skipped weights, steps not replayed."""

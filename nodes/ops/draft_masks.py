@@ -10,7 +10,8 @@ from ...requests.batch import StepBatch
 from ...structured import bitmask
 from ...structured.grammar import MatcherFailure
 from ..data import DraftMask, HostTokens
-from .masks import MatcherTable, held, looked_up, number
+from .lines import number
+from .masks import MatcherTable, held, looked_up
 from .transfer import CPU, packed, pinned, upload
 
 

@@ -7,7 +7,6 @@ side by side, and nothing is filled or copied for the others: a mask is 16 KB a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +22,7 @@ from ...structured.bitmask import words
 from ...structured.filling import fill_batch
 from ...structured.in_use import GrammarsInUse
 from ..data import GENERATION, FilledMask, HostDrafts, Mask
+from .lines import number
 from .transfer import CPU, packed, pinned, upload
 
 
@@ -122,15 +122,6 @@ def looked_up(asked: int, batch: StepBatch) -> bool:
     In a step whose size is rounded they always do, as its graphs do not depend on how many have.
     """
     return batch.padding is not None or asked < batch.samples
-
-
-def number(whose: Sequence[int], lines: np.ndarray) -> None:
-    """Write to `lines[S, W]` in which line the mask of each place is: the rows of `whose` have one
-    after the other, all others none, −1.
-    """
-    width = lines.shape[1]
-    lines[:] = -1
-    lines[whose] = np.arange(len(whose) * width).reshape(-1, width)
 
 
 def drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:

@@ -24,6 +24,7 @@ from ...requests.buckets import room_for
 from ...requests.limits import MAX_BAD_WORD_TOKENS, MAX_DRY_BREAKERS, Limits
 from ..data import StagedStep
 from ..request_settings import RequestSetting
+from .lines import number
 from .sections import (
     GIVEN,
     NONE,
@@ -533,10 +534,8 @@ def _edits(batch: StepBatch) -> _Edits:
 
 def _fill_edits(step: StagedStep, batch: StepBatch, edits: _Edits, parts: Parts) -> None:
     if step.apart:
-        lines = parts["edited_lines"]
         parts["edited"][:] = edits.rows
-        lines[:] = -1
-        lines[list(edits.rows)] = np.arange(step.edited * step.width).reshape(-1, step.width)
+        number(edits.rows, parts["edited_lines"])
     if edits.biases:
         parts["biases"][:] = [(place, token) for place, token, _ in edits.biases]
         parts["bias_values"][:] = [value for *_, value in edits.biases]

@@ -31,12 +31,6 @@ OPERATIONS = 100_000
 """Operations in all recordings of one segment, where they consist of some: about 100 MB. What was
 not replayed for longest is given up first."""
 
-WORTHWHILE = 12
-"""Operations from which on finding the recording of a step costs less than it saves."""
-
-FEW = 8
-"""Steps in a row with less than that, after which a segment without recordings gets none."""
-
 REMEMBERED = 4096
 """Signatures of one segment of which is known how often they came up, or why they are not captured.
 The one that has not come up for longest is forgotten first; of each only a hash is kept, since a
@@ -116,7 +110,6 @@ class SegmentRun:
         self._never = f"{fresh[0]} is fresh in each step" if fresh else None
         self.interrupted: set[int] = set()  # steps whose ops cannot be handed over as one
         self.replayed: deque[int] = deque(maxlen=STEPS)  # steps of the run that is on, or was last
-        self._few = 0  # steps that were recorded and had few operations
         # Of the step that is under way:
         self._replayed: _Captured | None = None
         self._first = False  # of its signature
@@ -376,14 +369,6 @@ class SegmentRun:
             return
         if recording.refused is not None:
             self._refuse(f"cannot be captured: {recording.refused}")
-            return
-        whole = all(self._outputs.get(name) is not None for name in self._settled)
-        if 0 < recording.size < WORTHWHILE and whole:
-            reason = "so few operations take no longer as usual"
-            self._few += 1
-            if self._few == FEW and not self._known:
-                self._never = reason
-            self._refuse(reason)
             return
         try:  # the step's work is done; but can the graph do it again?
             changed = self._signature(step) != self._key

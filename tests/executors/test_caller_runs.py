@@ -11,7 +11,7 @@ from threading import Barrier, Event, Thread
 import pytest
 import torch
 
-from stepweave.executors import NodeFailure, StuckWait, caller_runs, captured_segment
+from stepweave.executors import NodeFailure, StuckWait, caller_runs
 from stepweave.executors.caller_runs import BEGIN, KEEP, SOON, TRIAL, CallerRuns
 from stepweave.executors.concurrent import run_on
 from stepweave.executors.report import RunReport
@@ -161,7 +161,6 @@ def test_whoever_does_the_work_it_gives_what_the_serial_program_gives(callers: C
 
 
 def test_what_one_recorded_the_other_replays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured_segment, "WORTHWHILE", 0)
     plan = pipeline()
     expected = outs(plan)
     for seed in range(4):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepweave.executors import NodeFailure, captured_segment, run
+from stepweave.executors import NodeFailure, run
 from stepweave.executors.capture import Captures
 from stepweave.executors.captured_segment import IDLE
 from stepweave.executors.threads import OnThreads
@@ -246,7 +246,6 @@ def only_changing(memory: Tensor) -> tuple[Plan, dict[str, object]]:
 def test_an_op_that_only_changes_a_state_is_replayed(
     device: RecordedCalls | OnThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(captured_segment, "WORTHWHILE", 0)
     expected, memory = torch.zeros(2), torch.zeros(2)
     plan, states = only_changing(expected)
     run(plan, executor="serial", steps=24, states=states)

@@ -49,7 +49,6 @@ RECORDING: tuple[Callable[[], Recording], ...] = (
 
 @pytest.fixture(autouse=True)
 def every_recording_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured_segment, "WORTHWHILE", 0)
     monkeypatch.setattr(threads, "USUAL", 1)
 
 

@@ -25,11 +25,6 @@ from stepweave.graph.step_graph import StepGraph
 from tests.executors.test_capture import STEPS, add, carry, outs, pipeline
 
 
-@pytest.fixture(autouse=True)
-def every_recording_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured_segment, "WORTHWHILE", 0)
-
-
 def counts(executor: OnThreads | OnOneThread) -> Counts:
     assert executor.captures is not None
     [found] = executor.captures.counts.values()
@@ -209,29 +204,6 @@ def test_the_recording_that_was_not_used_for_longest_is_given_up(
     assert len(held._known) == 3
     assert counts(executor).captured > 4, "what was given up is recorded anew"
     assert counts(executor).replayed == 0, "the one that comes next is always the oldest"
-
-
-def test_steps_of_few_operations_leave_the_others_their_recordings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(captured_segment, "WORTHWHILE", 8)
-
-    def by_turns(ctx: OpContext) -> None:
-        add(ctx)
-        if ctx.read("staging").factor:
-            total: Tensor = ctx.read("total")
-            for _ in range(12):
-                total = total + 1
-            ctx.write("sum", ctx.read("staging").numbers + total[:1])
-
-    plan = pipeline(add=by_turns, factor=lambda step: int(step not in range(2, 6)))
-    executor = OnThreads()
-    expected = outs(plan)
-    for _ in range(3):
-        assert outs(plan, executor) == expected
-    found = counts(executor)
-    assert found.eager["so few operations take no longer as usual"] > 0
-    assert found.replayed > 0
 
 
 def test_recordings_do_not_keep_what_their_steps_made() -> None:

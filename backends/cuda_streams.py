@@ -110,6 +110,9 @@ class CudaRecording:
     def part(self) -> None:
         """A graph is one part."""
 
+    def moved(self, change: Callable[[Tensor], Tensor]) -> None:
+        """None: graphs know addresses."""
+
     def replay(self, part: int = 0) -> None:
         if not part:
             for again in self._again:

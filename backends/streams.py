@@ -65,6 +65,13 @@ class Recording(Protocol):
         recorded. A capture with such a call may fail after it has done something.
         """
 
+    def moved(self, change: Callable[[Tensor], Tensor]) -> Recording | None:
+        """The same work on other data: in place of each tensor, what `change` makes of it.
+
+        What it makes of one has its shape. None: a recording knows its data by address for ever.
+        Raises what `change` raises.
+        """
+
     def replay(self, part: int = 0) -> None:
         """Do a part again, in the stream's order; each is asked for, in turn.
 

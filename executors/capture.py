@@ -33,6 +33,9 @@ All of them know what stays and what lies in a slot: the first steps of a plan r
 before has written, at other addresses than its own, and so by another signature. Slots of a plan
 that comes back are written again only after that (`Switch.over`).
 
+A tape of operations can do the same on other memory. So a shape is recorded once, and done for all
+of its slots (`moves.py`); all of them count as one where it has to come up often first.
+
 On a CPU operations are noted while they are done (`backends/tape/`), so what cannot be recorded
 goes on, and the step is not done again. Where they are too many, the oldest are given up.
 """

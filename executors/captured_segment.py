@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from .contents import Unstable, mapped, signature
 from .context import Context, Memory
 from .counts import FIRST, SELDOM, Counts
 from .frontier import Aborted
+from .moves import CannotMove, Moves, alike
 from .places import place
 from .terms import Terms
 
@@ -47,6 +48,7 @@ STEPS = 1 << 16
 """Replayed steps of a run that are remembered, the latest."""
 
 Run = Callable[[Context], None]
+V = TypeVar("V")
 
 
 class _Later:
@@ -65,6 +67,8 @@ class _Captured:
     recording: Recording
     outputs: Mapping[str, Any]
     inputs: tuple[Any, ...]
+    buffers: tuple[Any, ...]
+    alike: Hashable  # as of `_alike`
 
 
 class SegmentRun:
@@ -83,6 +87,8 @@ class SegmentRun:
         self._terms, self._where, self._pools = terms, terms.where, terms.pools
         self._segment, self._counts = segment, counts
         self._known: dict[Hashable, _Captured] = {}
+        self._alike: dict[Hashable, Hashable] = {}  # a key of those that differ in places only
+        self._met: dict[int, None] = {}  # hashes of keys, latest last: it has run in that place
         self._size = 0  # operations of those that are recorded as such
         self._seen: dict[
             int, int | str
@@ -112,9 +118,11 @@ class SegmentRun:
         self.replayed: deque[int] = deque(maxlen=STEPS)  # steps of the run that is on, or was last
         # Of the step that is under way:
         self._replayed: _Captured | None = None
-        self._first = False  # of its signature
+        self._first = False  # of its shape
+        self._new = False  # it has not run in this place
         self._idle = True  # nothing has been published, and no state was changed
         self._key: Hashable = None
+        self._shape: Hashable = None  # as of `alike`; equal for steps that differ in places only
         self._inputs: tuple[Any, ...] = ()
         self._capturing: tuple[Recording, ExitStack] | None = None
         self._outputs: dict[str, Any] = {}
@@ -140,6 +148,7 @@ class SegmentRun:
             while self._known:
                 self._give_up()
             self._seen.clear()
+            self._met.clear()
         self._states, self._settled = states, settled
         self._kept = {name: memory.kept[name] for name in self._settled & memory.kept.keys()}
         memory.kept_elsewhere.update(self._kept)
@@ -168,7 +177,7 @@ class SegmentRun:
             if last and self._capturing is not None:
                 self._keep(context.step)
             elif last and self._first and self._idle:
-                self._remember(hash(self._key), IDLE)
+                self._remember(IDLE)
             self._due += [name for name in context.vertex.op.writes if name in self._kept]
             if self._due and self._capturing is None:  # else the copies would be captured too
                 self._hand_out(context.step)
@@ -208,7 +217,7 @@ class SegmentRun:
         except Unstable as error:
             self._counts.because(str(error))
             return
-        known = self._known.get(key)
+        known = self._known.get(key) or self._moved(key, step)
         if known is not None:
             if known.recording.size:
                 self._known[key] = self._known.pop(key)  # the one used last is the last to go
@@ -216,7 +225,7 @@ class SegmentRun:
             self._counts.replayed += 1
             self.replayed.append(step)
             return
-        reason, self._key = self._why_not(key), key
+        reason = self._why_not()
         if reason is not None:
             self._counts.because(reason)
             return
@@ -230,7 +239,8 @@ class SegmentRun:
 
     def _forget_step(self) -> None:
         self._replayed, self._capturing, self._outputs = None, None, {}
-        self._key, self._first, self._idle, self._inputs = None, False, True, ()
+        self._key, self._shape, self._inputs = None, None, ()
+        self._first, self._new, self._idle = False, False, True
         self._due.clear()
         self._done.clear()
 
@@ -271,20 +281,77 @@ class SegmentRun:
         return (
             step % self._phases,
             *[where.signature(datum) for datum in self._inputs],
-            *[where.signature(buffers[step % len(buffers)]) for buffers in self._buffers],
+            *[where.signature(buffer) for buffer in self._buffers_of(step)],
             *[signature(state, place) for state in self._states],
         )
 
-    def _why_not(self, key: Hashable) -> str | None:
-        """Why a step of this signature, which is not known, is not captured now; None if it is."""
-        at = hash(key)
-        seen = self._seen.get(at, 0)
+    def _buffers_of(self, step: int) -> tuple[Any, ...]:
+        return tuple(buffers[step % len(buffers)] for buffers in self._buffers)
+
+    def _moved(self, key: Hashable, step: int) -> _Captured | None:
+        """A step of that `key`, which is not known, as one that differs in places only does it.
+
+        None: there is no such step, or it knows its places for ever.
+        """
+        self._key, buffers = key, self._buffers_of(step)
+        states = tuple(signature(state, place) for state in self._states)
+        self._shape = alike((*self._inputs, *buffers)), states
+        there = self._alike.get(self._shape)
+        known = None if there is None else self._known[there]
+        if known is None:
+            return None
+        try:
+            moves = self._moves(known, buffers, step)
+            recording = known.recording.moved(moves)
+            if recording is None:
+                return None
+            same = {id(before): now for before, now in zip(known.buffers, buffers, strict=True)}
+            outputs = {
+                name: same[id(datum)] if id(datum) in same else mapped(datum, moves)
+                for name, datum in known.outputs.items()
+            }
+            told = [(output, self._where.signature(output)) for output in outputs.values()]
+        except (CannotMove, Unstable):
+            return None
+        captured = _Captured(recording, outputs, self._inputs, buffers, self._shape)
+        self._note(key, captured)
+        self._counts.moved += 1
+        for output, signed in told:
+            self._where.publish(output, signed)
+        return captured
+
+    def _moves(self, known: _Captured, buffers: tuple[Any, ...], step: int) -> Moves:
+        """From the places of a step to those of this one. Raises `CannotMove`."""
+        moves = Moves()
+        moves.add_all((known.inputs, known.buffers), (self._inputs, buffers))
+        moves.add_all(self._states, self._states)
+        for name in self._settled:
+            if (datum := known.outputs.get(name)) is not None:
+                slot = step % len(self._cells[name].cells)
+                for before, now in self._where.beside((self._number, name), slot, datum):
+                    moves.add(before, now)
+        return moves
+
+    def _note(self, key: Hashable, captured: _Captured) -> None:
+        """What replays a step from now on. The oldest goes where they are too many."""
+        self._known[key] = captured
+        self._alike[captured.alike] = key
+        self._size += captured.recording.size
+        while self._size > self._terms.share(OPERATIONS) and len(self._known) > 1:
+            self._give_up()
+
+    def _why_not(self) -> str | None:
+        """Why a step of a key that is not known is not captured now; None if it is."""
+        at, shape = hash(self._key), hash(self._shape)
+        seen = self._seen.get(shape, 0)
+        self._new = at not in self._met
+        _last(self._met, at, None)
         if isinstance(seen, str):
-            self._remember(at, seen)
+            self._remember(seen)
             return seen
-        self._remember(at, seen + 1)
+        self._remember(seen + 1)
         self._first = seen == 0
-        if seen == 0:
+        if self._new:
             return FIRST
         if seen < self._terms.usual:
             return SELDOM
@@ -292,12 +359,9 @@ class SegmentRun:
             return f"{limit} shapes are captured already"
         return None
 
-    def _remember(self, at: int, known: int | str) -> None:
-        """`known`: how often that came up, or why it is not captured."""
-        self._seen.pop(at, None)
-        self._seen[at] = known
-        if len(self._seen) > REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+    def _remember(self, known: int | str) -> None:
+        """Of this step's shape: how often it came up, or why it is not captured."""
+        _last(self._seen, hash(self._shape), known)
 
     def _read(self, name: str, version: int) -> Any:
         assert self._memory is not None, "a run is on"
@@ -351,7 +415,7 @@ class SegmentRun:
             if name in (self._settled if capturing else self._carried):
                 context.write(name, self._where.settle(mine, slot, cells[slot]))
             elif name in self._settled and not capturing:
-                if self._first:
+                if self._new:
                     self._where.reserve(mine, slot, cells[slot])
                 if (apart := self._where.apart(cells[slot])) is not cells[slot]:
                     context.write(name, apart)
@@ -379,17 +443,18 @@ class SegmentRun:
         if changed:
             self._refuse("cannot be captured: it changes a datum that is not a tensor")
             return
-        self._known[self._key] = _Captured(recording, dict(self._outputs), self._inputs)
+        outputs, buffers = dict(self._outputs), self._buffers_of(step)
+        self._note(self._key, _Captured(recording, outputs, self._inputs, buffers, self._shape))
         self._counts.captured += 1
         for output, known in told:
             self._where.publish(output, known)
-        self._size += recording.size
-        while self._size > self._terms.share(OPERATIONS) and len(self._known) > 1:
-            self._give_up()
 
     def _give_up(self) -> None:
         """The recording that was not replayed for longest."""
-        oldest = self._known.pop(next(iter(self._known)))
+        key = next(iter(self._known))
+        oldest = self._known.pop(key)
+        if self._alike.get(oldest.alike) == key:
+            del self._alike[oldest.alike]
         self._size -= oldest.recording.size
         for output in oldest.outputs.values():
             self._where.withdraw(output)
@@ -407,7 +472,7 @@ class SegmentRun:
         self._due.clear()
 
     def _refuse(self, reason: str) -> None:
-        self._remember(hash(self._key), reason)
+        self._remember(reason)
         self._counts.because(reason)
 
     def _fall_back(self, error: Exception) -> None:
@@ -443,6 +508,14 @@ class _StepBlind:
     def stop(self) -> None:
         self._recording.refuse(f"{self.vertex.name!r} may stop the run")
         self._context.stop()
+
+
+def _last(latest: dict[int, V], key: int, value: V) -> None:
+    """The latest is the last; the one that has not come for longest is forgotten."""
+    latest.pop(key, None)
+    latest[key] = value
+    if len(latest) > REMEMBERED:
+        del latest[next(iter(latest))]
 
 
 def _touched(context: Context) -> set[str]:

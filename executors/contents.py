@@ -40,12 +40,16 @@ class Unstable(Exception):
 
 
 def signature(
-    datum: Any, of_tensor: Callable[[Tensor], Hashable], levels: int = DEEPEST
+    datum: Any,
+    of_tensor: Callable[[Tensor], Hashable],
+    levels: int = DEEPEST,
+    of_fixed: Callable[[Any], Hashable] | None = id,
 ) -> Hashable:
     """Equal for data that a graph cannot tell apart; `of_tensor` says so of two tensors.
 
     An object with a true attribute `fixed` is known by its identity: its class promises that its
     numbers never change and its tensors never move, as those of a cache that is allocated once.
+    `of_fixed`: or by what that says of it; None: it is like any other.
 
     Raises:
         Unstable: what the datum holds cannot be compared; or it has a true attribute `one_off`: its
@@ -66,8 +70,8 @@ def signature(
         return (kind, *datum)
     if getattr(datum, "one_off", False):
         raise Unstable("sizes that are not rounded up")
-    if getattr(datum, "fixed", False):
-        return (kind, id(datum))
+    if of_fixed is not None and getattr(datum, "fixed", False):
+        return (kind, of_fixed(datum))
     parts = _values(datum)
     if parts is None:
         raise Unstable(f"what it reads holds a {kind.__name__}, whose contents cannot be compared")
@@ -76,7 +80,7 @@ def signature(
         *[
             part
             if type(part) in _TEXT_AND_WHOLE_NUMBERS
-            else signature(part, of_tensor, levels - 1)
+            else signature(part, of_tensor, levels - 1, of_fixed)
             for part in parts
         ],
     )

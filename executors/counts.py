@@ -19,6 +19,7 @@ class Counts:
 
     replayed: int = 0
     captured: int = 0
+    moved: int = 0  # recordings that were made of one of a step in other slots; no steps
     eager: dict[str, int] = field(default_factory=dict)  # run as usual, by the reason
 
     @property

@@ -70,6 +70,13 @@ class Places:
         for place, line in enumerate(_lines(datum)):
             self._slot((name, slot, place), line.whole)
 
+    def beside(self, name: Hashable, slot: int, datum: Any) -> list[tuple[Tensor, Tensor]]:
+        """Of a datum that was settled in another slot: where it lies, and would lie in this one."""
+        return [
+            (line.whole, self._slot((name, slot, place), line.whole))
+            for place, line in enumerate(_lines(datum))
+        ]
+
     def _slot(self, place: tuple[Hashable, int, int], tensor: Tensor) -> Tensor:
         size = tensor.numel() * tensor.element_size()
         held = self._slots.get(place)

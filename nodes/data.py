@@ -19,7 +19,6 @@ from ..sampling.windows import BITS
 
 if TYPE_CHECKING:
     from ..sampling.logprobs import Logprobs
-    from .ops.staging import Staging
     from .request_settings import RequestSetting
 
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 class StagedStep:
     """`staging`: the batch in a pinned buffer, and what the host knows of it: never tokens."""
 
-    staging: Staging  # the buffer, filled
+    flat: Tensor  # [words] pinned: the buffer, filled
     tokens: int  # T
     query_lens: tuple[int, ...]  # [N] tokens of each row
     blocks: int  # columns of the block tables in use

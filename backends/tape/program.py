@@ -11,13 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.jit import optimized_execution  # type: ignore[attr-defined]
 
-Call = Callable[[], object]
+Change = Callable[[Tensor], Tensor]
+
+
+class Call(Protocol):
+    """What does one operation, or many."""
+
+    def __call__(self) -> object: ...
+
+    def moved(self, change: Change) -> Call:
+        """The same with what `change` makes of each tensor."""
 
 
 class NoNode(Exception):
@@ -39,6 +48,12 @@ class Operation:
             several = results if isinstance(results, list | tuple) else (results,)
             for place, result in zip(self.places, several, strict=True):
                 place.copy_(result)
+
+    def moved(self, change: Change) -> Operation:
+        """As of `Call`."""
+        args, places = _changed(self.args, change), _changed(self.places, change)
+        kwargs = {name: _changed(part, change) for name, part in self.kwargs.items()}
+        return Operation(self.func, args, kwargs, places)
 
     def given(self) -> Iterator[tuple[_Parameter, Any]]:
         """What each argument is, by the schema and here."""
@@ -210,13 +225,31 @@ class _Program:
             return [*self._operations]
         self._graph.registerOutput(self._graph.insertConstant(None))
         function = torch._C._create_function_from_graph("recorded", self._graph)
-        tensors = [tensor for tensor, _ in self._tensors.values()]
+        return [_Function(function, [tensor for tensor, _ in self._tensors.values()])]
 
-        def call() -> None:
-            with optimized_execution(False):
-                function(tensors)
 
-        return [call]
+@dataclass(frozen=True, eq=False)
+class _Function:
+    """A graph of which a function was made, and the tensors that it works on."""
+
+    function: Callable[[list[Tensor]], None]
+    tensors: list[Tensor]  # each [...]
+
+    def __call__(self) -> None:
+        with optimized_execution(False):
+            self.function(self.tensors)
+
+    def moved(self, change: Change) -> _Function:
+        """As of `Call`."""
+        return _Function(self.function, [change(tensor) for tensor in self.tensors])
+
+
+def _changed(part: Any, change: Change) -> Any:
+    if isinstance(part, Tensor):
+        return change(part)
+    if isinstance(part, list | tuple):
+        return type(part)(_changed(each, change) for each in part)
+    return part
 
 
 _TENSOR = torch._C.TensorType.get()

@@ -77,6 +77,13 @@ class Tape:
         finally:
             self._noting.paused = False
 
+    def moved(self, change: Callable[[Tensor], Tensor]) -> Tape:
+        """The same operations on the same memory of the pool; raises what `change` raises."""
+        tape = Tape(self._pool)
+        tape.parts, tape.size = self.parts, self.size
+        tape._calls = [[call.moved(change) for call in part] for part in self._calls]
+        return tape
+
     def replay(self, part: int = 0) -> None:
         with torch.inference_mode():
             for call in self._calls[part]:

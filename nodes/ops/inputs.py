@@ -54,7 +54,7 @@ def prepare(
     A draft outside the vocabulary counts as none: it must never be an index.
     """
     device = progress.last_token.device
-    parts = on_device(staged, upload(staged.staging.flat[: used(staged)], device))
+    parts = on_device(staged, upload(staged.flat[: used(staged)], device))
     slots, next_index = parts["tokens"].unbind()
     prompt = None
     if staged.prompt:

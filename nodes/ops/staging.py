@@ -188,7 +188,7 @@ class Staging:
         else:
             query_lens = tuple([row.queries for row in rows])
         return StagedStep(
-            staging=self,
+            flat=self.flat,
             tokens=sum(query_lens),
             query_lens=query_lens,
             blocks=facts.widest,

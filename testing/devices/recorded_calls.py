@@ -167,6 +167,9 @@ class Taped:
         finally:
             self.launches.paused = False
 
+    def moved(self, change: Callable[[Tensor], Tensor]) -> None:
+        """None: graphs know addresses."""
+
     def replay(self, part: int = 0) -> None:
         """Raises `RuntimeError` where the stream is in a capture."""
         self._device.require_no_capture(self._stream)

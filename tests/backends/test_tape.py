@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from stepweave.backends.tape.arrange import Pool
 from stepweave.backends.tape.calls import same_bits
 from stepweave.backends.tape.recording import Tape
+from stepweave.executors.moves import Moves
 
 ROWS, COLUMNS = 6, 8
 
@@ -35,34 +36,43 @@ def spoil(pool: Pool) -> None:
 
 @torch.inference_mode()
 def follows(body: Body, inputs: list[Tensor], tries: int = 3) -> Tape:
-    """Asserts that replays give what the body gives, for `tries` further contents."""
+    """Asserts that replays give what the body gives, for `tries` further contents.
+
+    The recording does, and so does the same on other memory, in turn.
+    """
     pool, generator = Pool(), torch.Generator().manual_seed(1)
-    inputs = [given.clone() for given in inputs]
-    slots = [made.contiguous().clone() for made in body(inputs)]
+    here, there = ([given.clone() for given in inputs] for _ in range(2))
+    made = [each.contiguous().clone() for each in body(here)]
+    slots, elsewhere = made, [torch.zeros_like(each) for each in made]
 
-    def settle() -> None:
-        for slot, made in zip(slots, body(inputs), strict=True):
-            slot.copy_(made)
+    def settle(given: list[Tensor], places: list[Tensor]) -> None:
+        for place, each in zip(places, body(given), strict=True):
+            place.copy_(each)
 
-    tape = recorded(settle, pool)
+    tape = recorded(lambda: settle(here, slots), pool)
     assert tape.refused is None
-    for _ in range(tries):
-        for given in inputs:
-            if given.is_floating_point():
-                given.normal_(generator=generator)
-            elif given.dtype == torch.bool:
-                given.copy_(torch.rand(given.shape, generator=generator) < 0.5)
+    moves = Moves()
+    for before, now in zip((*here, *slots), (*there, *elsewhere), strict=True):
+        moves.add(before, now)
+    moved = tape.moved(moves)
+    assert moved.size == tape.size
+    for again, given, places in tries * ((tape, here, slots), (moved, there, elsewhere)):
+        for each in given:
+            if each.is_floating_point():
+                each.normal_(generator=generator)
+            elif each.dtype == torch.bool:
+                each.copy_(torch.rand(each.shape, generator=generator) < 0.5)
             else:
-                given.random_(0, ROWS, generator=generator)
-        before = [given.clone() for given in inputs]
+                each.random_(0, ROWS, generator=generator)
+        begun = [each.clone() for each in given]
         spoil(pool)
-        tape.replay()
-        replayed, after = [slot.clone() for slot in slots], [given.clone() for given in inputs]
-        for given, held in zip(inputs, before, strict=True):
-            given.copy_(held)
-        settle()
-        assert all(map(same_bits, replayed, slots))
-        assert all(map(same_bits, after, inputs))  # what the body changes, the replay changes
+        again.replay()
+        replayed, after = [each.clone() for each in places], [each.clone() for each in given]
+        for each, held in zip(given, begun, strict=True):
+            each.copy_(held)
+        settle(given, places)
+        assert all(map(same_bits, replayed, places))
+        assert all(map(same_bits, after, given))  # what the body changes, the replay changes
     return tape
 
 

@@ -23,7 +23,7 @@ from stepweave import LLM
 from training.corpus import EXTRACTION, examples
 from training.evaluate import schema_of
 
-from .paired import at_least_one, save
+from .paired import at_least_one, own_process, save
 
 SEED = 17
 DRAFTERS = ("draft_model", "eagle", "eagle3", "mtp", "medusa", "ngram", "suffix")
@@ -161,4 +161,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

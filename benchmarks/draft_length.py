@@ -26,12 +26,12 @@ from typing import Any
 from stepweave import LLM
 from training.corpus import EXTRACTION, examples
 
-from .paired import Spread, at_least_one, save
+from .paired import Spread, at_least_one, own_process, save
 
 PIPELINE = "async_eagle3_grammar"
 SEED = 11
 LIMIT = 96
-WARM_UP = 8
+WARM_UP = 24
 """Runs that do not count: shapes are recorded and policies have settled when these are over."""
 PROMPTS = 4
 """For each row."""
@@ -190,4 +190,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

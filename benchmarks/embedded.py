@@ -18,7 +18,7 @@ from stepweave import LLM
 from training.corpus import EXTRACTION, Example, examples, story
 from training.evaluate import schema_of
 
-from .paired import at_least_one, save
+from .paired import at_least_one, own_process, save
 
 SEED = 1
 
@@ -67,4 +67,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

@@ -35,7 +35,7 @@ from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
-from .paired import Spread, at_least_one, rounds, save
+from .paired import Spread, at_least_one, own_process, rounds, save
 from .workload import real_size_tokenizer, schema
 
 BATCHES = ((2, 0), (4, 0), (16, 0), (64, 0), (16, 3))
@@ -254,4 +254,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

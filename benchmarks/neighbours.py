@@ -21,7 +21,7 @@ from typing import Any
 
 from stepweave import LLM
 
-from .paired import at_least_one, save
+from .paired import at_least_one, own_process, save
 from .workload import random_llama, real_size_tokenizer
 
 CONTEXT = 8192
@@ -128,4 +128,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

@@ -39,7 +39,7 @@ from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
-from .paired import Spread, at_least_one, rounds, save
+from .paired import Spread, at_least_one, own_process, rounds, save
 from .workload import random_llama, real_size_tokenizer, schema
 
 PROMPT = 8
@@ -247,4 +247,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

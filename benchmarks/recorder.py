@@ -28,7 +28,7 @@ from stepweave.server.live.snapshot import DRAWN
 from stepweave.serving.flight import FlightRecorder
 
 from .interpreter import body_of, decode_step
-from .paired import Spread, at_least_one, rounds, save
+from .paired import Spread, at_least_one, own_process, rounds, save
 
 PROMPTS = ("Write a short story about a fox.", "Write a short story about a lamp.") * 4
 LOOKS_S = 1.0
@@ -137,4 +137,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

@@ -15,7 +15,7 @@ from typing import Any
 from stepweave import LLM
 from stepweave.serving.resumption_costs import resumption_costs
 
-from .paired import at_least_one, save
+from .paired import at_least_one, own_process, save
 
 
 def measured(pipeline: str, count: int) -> dict[str, Any]:
@@ -41,4 +41,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

@@ -28,7 +28,7 @@ from stepweave.models.source import resolve
 from training.corpus import EXTRACTION, Example, examples
 from training.evaluate import schema_of
 
-from .paired import Spread, at_least_one, save
+from .paired import Spread, at_least_one, own_process, save
 from .peers.embedded import until_eos
 
 SEED = 7
@@ -251,4 +251,5 @@ def report(sides: dict[str, Side], given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

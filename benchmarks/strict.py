@@ -18,7 +18,7 @@ from time import perf_counter, process_time
 
 from stepweave import LLM
 
-from .paired import Spread, at_least_one, rounds, save
+from .paired import Spread, at_least_one, own_process, rounds, save
 
 PROMPTS = ("Write a short story about a fox.", "Write a short story about a lamp.") * 3
 
@@ -66,4 +66,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

@@ -21,7 +21,7 @@ from stepweave import LLM
 from training.corpus import EXTRACTION, Task, examples, story
 
 from .acceptance import prose
-from .paired import at_least_one, save
+from .paired import at_least_one, own_process, save
 
 PIPELINE = "async_eagle3_grammar"
 SEED = 11
@@ -182,4 +182,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

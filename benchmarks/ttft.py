@@ -48,7 +48,7 @@ from stepweave.timelines.simulated import Turn, simulate
 from stepweave.timelines.timeline import Timeline
 from training.corpus import examples, story
 
-from .paired import Spread, at_least_one, cuts, save
+from .paired import Spread, at_least_one, cuts, own_process, save
 
 SCHEDULE, COMMIT, FINISH = "schedule.host", "commit.host.advance", "commit.host.finish"
 US = 1e-6
@@ -459,4 +459,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

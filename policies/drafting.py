@@ -35,11 +35,14 @@ class DraftView(NamedTuple):
     settled: Sequence[Window]  # the last windows of all requests, as they were settled
     seen: int = 0  # its windows, with those that `own` no longer has
     took_us: Mapping[int, float] = MappingProxyType({})
-    """How long steps with as many rows took in this engine, by the drafts of their widest window,
+    """How long steps with `usual` rows took in this engine, by the drafts of their widest window,
     where such steps came up often. Nothing with several ranks, which must decide alike."""
     came: Mapping[int, int] = MappingProxyType({})
     """How many steps with about as many rows there were so far, by the same."""
     last: int = 0  # the most drafts that rows were offered in the last of these; 0: there was none
+    usual: int = 0  # of about as many rows, the number that these steps had most often; 0: of none
+    gained: Mapping[int, float] = MappingProxyType({})
+    """How many tokens windows came to, by their drafts, where such windows came up often."""
 
 
 @runtime_checkable
@@ -169,16 +172,18 @@ Periods = Annotated[
 class Fastest(Policy):
     """As many drafts as give most tokens per second, by the periods that a plan predicts.
 
-    How many drafts are kept is what the last windows of all requests came to. The period of a step
-    is predicted for numbers of rows and of drafts; what steps of this engine took counts in place
-    of it as soon as there is enough of that, and corrects the predictions that are left. Times that
-    were taken far apart are compared as if the machine had been as fast at both.
+    How many drafts are kept is what the last windows of all requests came to; where windows with as
+    many drafts came up often enough, what these came to counts. The period of a step is predicted
+    for numbers of rows and of drafts; what steps of this engine took counts in place of it as soon
+    as there is enough of that, and corrects the predictions that are left. Figures that were taken
+    far apart are compared as if the machine had been as fast, and texts as easy, at both.
 
     All rows are offered alike, since a step computes as many drafts for each as for the row with
-    most. Steps of a shape that is new are slow until they are recorded, so the last number with
-    about as many rows stays until what another promises would repay that within as many steps as
-    there were. Ever more seldom a number that is not measured is tried for a few steps, so wrong
-    predictions are found out.
+    most; and about as many rows alike, since each number brings shapes of steps. Steps of a shape
+    that is new are slow until they are recorded, so the last number with about as many rows stays
+    until what another promises would repay that within as many steps as there were. Ever more
+    seldom a number that is not measured is tried for a few steps, so wrong predictions are found
+    out.
     """
 
     rows: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -239,8 +244,10 @@ class Fastest(Policy):
         last, steps = min(row.last, self._longest(row)), sum(row.came.values())
         if last and steps % EVERY:
             return last
-        periods = corrected(self._periods(row.rows)[: row.most], row.took_us)
-        rates = tokens_per_time(shares(row.settled, row.most), periods)
+        periods = corrected(self._periods(row.usual or row.rows)[: row.most], row.took_us)
+        kept = shares(row.settled, row.most)
+        tokens = counted([*accumulate(kept, initial=1.0)][1:], row.gained)
+        rates = [count / us for count, us in zip(tokens, periods, strict=False)]
         if _tries(steps) and (tried := _trial(rates, row.came, row.took_us)):
             return tried
         best = best_of(rates)
@@ -401,6 +408,23 @@ def corrected(predicted: Sequence[float], took: Mapping[int, float]) -> list[flo
         guess = known[beside] + off * (us - predicted[beside - 1])
         in_proportion = known[beside] * (drafts + 1) / (beside + 1)
         found.append(sorted((known[beside], guess, in_proportion))[1])
+    return found
+
+
+def counted(thought: Sequence[float], gained: Mapping[int, float]) -> list[float]:
+    """Tokens of windows with 1, 2, … drafts: as they were counted, else as thought.
+
+    What is thought is corrected by what the nearest number that was counted came to. More drafts
+    come to no fewer tokens. Raises nothing of its own.
+    """
+    known = {drafts: tokens for drafts, tokens in gained.items() if 1 <= drafts <= len(thought)}
+    if not known:
+        return list(thought)
+    found: list[float] = []
+    for drafts, tokens in enumerate(thought, start=1):
+        beside = min(known, key=lambda each: (abs(each - drafts), each))
+        least = found[-1] if found else 1.0
+        found.append(max(least, min(drafts + 1.0, tokens * known[beside] / thought[beside - 1])))
     return found
 
 

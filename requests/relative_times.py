@@ -1,4 +1,8 @@
-"""How long kinds of steps take, told apart from a machine that is now faster and now slower."""
+"""Figures of kinds of steps, told apart from what changes for all of them.
+
+How long steps take, on a machine that is now faster and now slower; or what windows come to, in
+texts that are now easier and now harder.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ DRIFT = 0.02**2
 """How far the machine's speed moves from one time to the next: variance of its logarithm."""
 
 NOISE = 0.03**2
-"""How far a single time is off: variance of its logarithm."""
+"""How far a single time is off, where nobody says otherwise: variance of its logarithm."""
 
 UNKNOWN = 1.0
 """The same of a kind that has not been seen: it may take three times as long as another."""
@@ -31,13 +35,18 @@ class RelativeTimes:
     tell the difference of their levels, as paired measurements do; later ones tell the drift.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, noise: float = NOISE) -> None:
+        """`noise`: how far a single figure is off, as the variance of its logarithm."""
+        self._noise = noise
         self._place: dict[int, int] = {}
         self._mean = [0.0]  # the drift, then the level of each kind
         self._shared = [[0.0]]  # covariances of these
 
     def note(self, kind: int, us: float) -> None:
-        """A step of this kind took so long, in µs. Raises `ValueError` if that is not above 0."""
+        """A step of this kind took so long, in µs, or came to as much in another unit.
+
+        Raises `ValueError` if that is not above 0.
+        """
         place = self._place.get(kind)
         if place is None:
             place = self._place[kind] = len(self._mean)
@@ -48,7 +57,7 @@ class RelativeTimes:
         self._shared[0][0] += DRIFT
         self._shared[place][place] += WANDERS
         seen = [row[0] + row[place] for row in self._shared]
-        variance = seen[0] + seen[place] + NOISE
+        variance = seen[0] + seen[place] + self._noise
         most = STRAY * variance**0.5
         off = max(-most, min(most, log(us) - self._mean[0] - self._mean[place]))
         for one, share in enumerate(seen):

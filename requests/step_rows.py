@@ -260,8 +260,18 @@ class StepRows:
             return self._decisions.withheld(DraftView(most, running, own, (), seen))
         if most not in self._withheld_from_all:
             times, settled = self._table.step_times, self._table.windows
-            of_steps = times.of(running), times.came(running), times.offered(running)
-            view = DraftView(most, running, (), settled, 0, *of_steps)
+            usual = times.usual(running)
+            view = DraftView(
+                most=most,
+                rows=running,
+                own=(),
+                settled=settled,
+                took_us=times.of(usual),
+                came=times.came(running),
+                last=times.offered(running),
+                usual=usual,
+                gained=self._table.gains.now(),
+            )
             self._withheld_from_all[most] = self._decisions.withheld(view)
         return self._withheld_from_all[most]
 

@@ -5,6 +5,7 @@ A policy that weighs drafts against time begins with what a plan predicts, and g
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from time import perf_counter
@@ -48,6 +49,7 @@ class StepTimes:
         self._now: dict[int, Mapping[int, float]] = {}
         self._came: dict[int, dict[int, int]] = {}
         self._offered: dict[int, int] = {}
+        self._rows: dict[int, Counter[int]] = {}
 
     def scheduled(self, rows: Sequence[ScheduledRow]) -> None:
         """A step of these rows has been scheduled."""
@@ -55,6 +57,7 @@ class StepTimes:
         if kind is not None:
             came = self._came.setdefault(_about(kind[0]), {})
             came[kind[1]] = came.get(kind[1], 0) + 1
+            self._rows.setdefault(_about(kind[0]), Counter())[kind[0]] += 1
             self._offered[_about(kind[0])] = max(row.drafts for row in rows)
         if self._clock is None:
             return
@@ -71,6 +74,11 @@ class StepTimes:
         Only what has come up often enough to be told; all as if measured just now.
         """
         return self._now.get(rows, {})
+
+    def usual(self, rows: int) -> int:
+        """Of numbers of rows about as large, the one that steps had most often; 0: none yet."""
+        counts: Mapping[int, int] = self._rows.get(_about(rows), {})
+        return max(counts, key=lambda each: (counts[each], each), default=0)
 
     def came(self, rows: int) -> Mapping[int, int]:
         """How many steps of about as many rows there were, by the drafts of their widest window."""

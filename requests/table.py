@@ -30,6 +30,7 @@ from .step_counts import StepCount, StepCounts, step_mode
 from .step_rows import StepRows
 from .step_times import StepTimes
 from .totals import Totals
+from .window_gains import WindowGains
 from .witness import Witness
 
 __all__ = ["Limits", "RequestTable"]
@@ -91,6 +92,7 @@ class RequestTable:
         self.pacer = Pacer(policies.admission)
         self.decisions = Decisions(policies)
         self.windows: deque[Window] = deque(maxlen=self.decisions.past_windows)
+        self.gains = WindowGains()
         # Ranks must decide alike: they count, and measure nothing.
         self.step_times = StepTimes(perf_counter if witness is None else None, learning)
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight
@@ -508,11 +510,15 @@ class RequestTable:
         assert min(flight.windows, flight.firsts, flight.silent) >= 0, "settled twice"
         self.blocks.settle(request, row)
 
-    def note_window(self, request: Request, window: Window) -> None:
-        """A window of a request is settled, for policies that look back. Raises nothing."""
+    def note_window(self, request: Request, window: Window, drafts: int) -> None:
+        """A window of a request, with so many drafts, is settled; for policies that look back.
+
+        Raises nothing.
+        """
         if self.decisions.past_windows:
             request.windows.append(window)
             self.windows.append(window)
+            self.gains.note(drafts, 1 + window.kept)
 
     def take_ended(self) -> Iterable[int]:
         """Requests that ended and that no step in flight still carries, each once."""

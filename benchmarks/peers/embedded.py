@@ -25,7 +25,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from stepweave import LLM
 from stepweave.models.source import resolve
 
-from ..paired import Spread, at_least_one, save
+from ..paired import Spread, at_least_one, own_process, save
 
 NAMES = ["Nora Weber", "Ida Okoro", "Max Tanaka", "Lena Brandt"]
 ASKS = [
@@ -193,4 +193,5 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

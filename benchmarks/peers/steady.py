@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from stepweave import LLM
 from stepweave.models.source import resolve
 
-from ..paired import Spread, at_least_one, save
+from ..paired import Spread, at_least_one, own_process, save
 from .embedded import padded, work
 
 SHORT = 16
@@ -100,4 +100,5 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    own_process()
     main()

@@ -96,7 +96,8 @@ def _settled(
             path = None if paths is None else paths[sample_index]
             # A draft behind the end of the text was worth nothing.
             worth = min(counts[sample_index], max(1, len(kept))) - 1
-            table.note_window(request, window_of(row, drafted[sample_index], worth, path))
+            window = window_of(row, drafted[sample_index], worth, path)
+            table.note_window(request, window, row.window - 1)
         settled.append(
             SettledRow(request.uid, kept, drafted[sample_index], counts[sample_index] - 1, error)
         )

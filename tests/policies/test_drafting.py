@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import accumulate, product
 from math import prod, sin
@@ -31,6 +31,7 @@ from stepweave.policies.drafting import (
     best_of,
     chances,
     corrected,
+    counted,
     shares,
     tokens_per_time,
 )
@@ -42,6 +43,7 @@ from stepweave.requests.decisions import Decisions
 from stepweave.requests.params import SamplingParams
 from stepweave.requests.request import Request
 from stepweave.requests.step_times import FIRST, STEADY, StepTimes
+from stepweave.requests.window_gains import WindowGains
 from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_requests
 from tests.policies.samples import sample
 
@@ -224,6 +226,55 @@ def test_trials_of_lengths_become_rarer_and_are_of_what_may_be_faster() -> None:
     assert of_trial == [3, 1, 2], "a measured one is thought slower by more than doubt allows"
 
 
+def test_tokens_that_were_counted_count_and_correct_those_that_are_thought() -> None:
+    thought = [1.8, 2.4, 2.8, 3.0]
+    assert counted(thought, {}) == thought
+    assert counted(thought, {9: 3.0}) == thought, "no row is offered as many"
+    assert counted(thought, {2: 2.4}) == pytest.approx(thought)
+    assert counted(thought, {2: 1.2}) == pytest.approx([1.0, 1.2, 1.4, 1.5])
+    assert counted(thought, {1: 1.9, 4: 2.0})[::3] == [1.9, pytest.approx(1.9 * 2.4 / 1.8)]
+    assert counted(thought, {1: 2.0, 4: 1.5}) == pytest.approx(
+        [2.0, 2.4 / 1.8 * 2.0, 2.667, 2.667], rel=1e-3
+    )
+    assert counted(thought, {1: 1.9, 2: 2.9})[1:] == pytest.approx(
+        [2.9, 2.8 * 2.9 / 2.4, 3.0 * 2.9 / 2.4]
+    )
+    assert counted(thought, {1: 2.4})[0] == 2.0, "a window has one token more than drafts"
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_fastest_counts_what_windows_come_to_where_long_ones_tell_too_little(counts: bool) -> None:
+    """Every sixth token is hard to guess: two drafts are always kept, and of three now all and
+    now one."""
+    text = [place % 6 < 5 for place in range(1600)]  # whether a draft of that token is kept
+    takes = (1.0, 1.15, 1.45, 1.8, 2.6)
+
+    def windows(drafts: int, begin: int = 0) -> Iterator[Window]:
+        while begin < len(text) - 6:
+            got = next((n for n in range(drafts) if not text[begin + n]), drafts)
+            yield Window(drafts, got)
+            begin += got + 1
+
+    true = [mean(1 + w.kept for w in windows(n)) / takes[n - 1] for n in range(1, 6)]
+    policy = Fastest(rows=(1,), periods_us=(takes,))
+    settled, gains, width, spent, gained = deque[Window](maxlen=1024), WindowGains(), 5, 0.0, 0
+    times, now, begin = StepTimes(clock=lambda: now * 1e-6), 0.0, 0
+    for step in range(6000):
+        times.scheduled([window_of(width)])
+        got = next((n for n in range(width) if not text[(begin + n) % len(text)]), width)
+        begin += got + 1
+        settled.append(Window(width, got))
+        gains.note(width, got + 1)
+        now += takes[width - 1]
+        if step >= 3000:
+            spent, gained = spent + takes[width - 1], gained + got + 1
+        seen = DraftView(
+            5, 1, (), settled, 0, times.of(1), times.came(1), times.offered(1), times.usual(1)
+        )
+        width = policy.drafts(seen._replace(gained=gains.now()) if counts else seen)
+    assert (gained / spent > 0.97 * max(true)) == counts
+
+
 MEASURED_US = {
     1: (3742.0, 4537.0, 4972.0, 5700.0, 6422.0),
     4: (5797.0, 5206.0, 7987.0, 8050.0, 8122.0),
@@ -315,6 +366,14 @@ def test_what_steps_take_that_are_new_does_not_count_where_somebody_tells() -> N
     steps(STEADY, 9.0, learning=False)
     steps(step_times.TOGETHER, 0.25, learning=False)
     assert 0.25e6 <= times.of(1)[2] < 0.5e6, "what was still in flight is new"
+
+
+def test_of_about_as_many_rows_the_number_that_came_most_often_is_usual() -> None:
+    times = StepTimes(None)
+    assert times.usual(3) == 0
+    for many in (3, 4, 4, 3, 5, 8, 8, 1):
+        times.scheduled([window_of(2, uid) for uid in range(many)])
+    assert [times.usual(rows) for rows in (1, 2, 3, 4, 5, 9)] == [1, 0, 4, 4, 8, 0]
 
 
 @pytest.mark.parametrize("clock", [None, lambda: 0.0])

@@ -1,0 +1,41 @@
+"""What windows come to, by the number of their drafts.
+
+How many drafts are kept of a long window tells too little of a short one: a window begins where the
+last one ended, often at a token that is hard to guess, and short ones begin more often in between.
+So what each number of drafts came to is counted by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .relative_times import RelativeTimes
+
+TOGETHER = 32
+"""Windows whose mean is noted."""
+
+NOISE = 0.08**2
+"""How far such a mean is off by chance: variance of its logarithm."""
+
+
+class WindowGains:
+    """Fed by the thread that settles windows; any may read."""
+
+    def __init__(self) -> None:
+        self._counted: dict[int, tuple[int, int]] = {}  # windows and tokens that are not noted yet
+        self._noted = RelativeTimes(NOISE)
+        self._now: Mapping[int, float] = {}
+
+    def note(self, drafts: int, tokens: int) -> None:
+        """A window of so many drafts came to so many tokens, at least one."""
+        windows, before = self._counted.get(drafts, (0, 0))
+        windows, tokens = windows + 1, before + tokens
+        if windows == TOGETHER:
+            self._noted.note(drafts, tokens / windows)
+            self._now = self._noted.now()
+            windows = tokens = 0
+        self._counted[drafts] = windows, tokens
+
+    def now(self) -> Mapping[int, float]:
+        """Tokens of a window, by its drafts, where enough came up; as if all had just now."""
+        return self._now

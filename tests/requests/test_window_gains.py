@@ -1,0 +1,40 @@
+"""What windows come to, by their drafts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stepweave.requests.window_gains import TOGETHER, WindowGains
+
+
+def test_the_mean_of_as_many_windows_is_told_once_they_are_there() -> None:
+    gains = WindowGains()
+    for window in range(TOGETHER - 1):
+        gains.note(3, 1 + window % 2)
+        gains.note(1, 2)
+    assert gains.now() == {}
+    gains.note(3, 2)
+    assert gains.now() == {3: pytest.approx(1.5)}
+    gains.note(1, 2)
+    assert gains.now() == {3: pytest.approx(1.5), 1: pytest.approx(2.0)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_numbers_that_came_up_far_apart_are_compared_as_if_texts_were_as_easy(seed: int) -> None:
+    """Texts become harder, and then only one of two numbers comes up."""
+    draw, gains = random.Random(seed), WindowGains()
+
+    def windows(drafts: int, mean: float, number: int) -> None:
+        for _ in range(number * TOGETHER):
+            gains.note(drafts, draw.choice((1, 2 * round(mean) - 1)))
+
+    for _ in range(20):
+        windows(2, 2, 1)
+        windows(4, 3, 1)
+    assert gains.now()[4] / gains.now()[2] == pytest.approx(1.5, rel=0.12)
+    easy = gains.now()[4]
+    windows(2, 1, 60)
+    assert gains.now()[2] == pytest.approx(1, rel=0.1)
+    assert gains.now()[4] < 0.75 * easy, "it has not come up since, but would be less, too"

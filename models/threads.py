@@ -29,14 +29,21 @@ def threads_for(name_or_path: str | Path) -> int | None:
     if os.environ.get("OMP_NUM_THREADS"):
         return None
     try:
-        folder = folder_of(name_or_path)
+        small = is_small(name_or_path)
     except ModelNotFound:  # whoever loads it says so
         return None
-    if folder is not None:
-        files = folder.glob("*.safetensors")
-        if sum(file.stat().st_size for file in files) < SMALL_BYTES:
-            return 1
-    return physical_cores()
+    return 1 if small else physical_cores()
+
+
+def is_small(name_or_path: str | Path) -> bool:
+    """Whether an operation of this model takes a core no longer than to call it, or wake another.
+
+    Raises `ModelNotFound`.
+    """
+    folder = folder_of(name_or_path)
+    if folder is None:
+        return False
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) < SMALL_BYTES
 
 
 def let_go(maps: Path = Path("/proc/self/maps")) -> bool:

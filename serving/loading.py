@@ -17,7 +17,7 @@ from ..graph.parameters import Resource
 from ..models.adapters import adapt
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
-from ..models.threads import let_go, threads_for
+from ..models.threads import is_small, let_go, threads_for
 from ..nodes.values import GROUP, KEEPS_STATES, LINKS, LOADING
 from ..policies.admission import Eager
 from ..policies.chosen import Policies
@@ -49,6 +49,25 @@ def threads_of(config: PipelineConfig) -> int | None:
         return config.torch_threads
     on_host = backend_of_name(config.device).on_host
     return threads_for(config.model.name) if on_host else None
+
+
+PIECES = 512
+"""Tokens of a step with prompts that takes a GPU less time than its launches take the host."""
+
+SMALL_PIECES = 256
+"""The same of a small model on a CPU."""
+
+
+def pieces_of(config: PipelineConfig) -> int:
+    """Tokens of the largest step with prompts that is captured in pieces.
+
+    Raises `ModelNotFound`.
+    """
+    if config.pieces != "auto":
+        return config.pieces
+    if not backend_of_name(config.device).on_host:
+        return PIECES
+    return SMALL_PIECES if is_small(config.model.name) else 0
 
 
 def _loaded_as_rank(config: PipelineConfig) -> Engine:
@@ -155,7 +174,7 @@ def _built(
         prefix_cache=scheduler.prefix_cache and not model.keeps_states,
         executor=config.executor,
         graphs=config.captured or config.recorded,
-        pieces=config.pieces,
+        pieces=pieces_of(config),
         nvtx=config.nvtx,
         check=config.check,
         torch_threads=threads,

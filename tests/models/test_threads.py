@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepweave.models.threads import SMALL_BYTES, let_go, physical_cores, threads_for
+from stepweave.models.threads import SMALL_BYTES, is_small, let_go, physical_cores, threads_for
 
 
 def system(folder: Path, siblings: dict[int, str], **files: str) -> Path:
@@ -80,6 +80,7 @@ def test_a_large_model_gets_every_core_and_a_small_one_a_single_thread(tmp_path:
     large, small = (sized(tmp_path / f"{size}", size) for size in (SMALL_BYTES, SMALL_BYTES - 1))
     assert threads_for(large) == physical_cores()
     assert threads_for(small) == threads_for("embedded") == 1
+    assert [*map(is_small, (large, small, "embedded"))] == [False, True, True]
 
 
 def test_a_number_asked_of_torch_itself_stands(

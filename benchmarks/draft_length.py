@@ -7,6 +7,7 @@ are full for most of the time; a round runs them one after the other, and times 
 compared.
 
     python -m benchmarks.draft_length [--rows 1,4,16] [--longest 5] [--prompts 16] [--rounds 9]
+        [--warm 24]
 """
 
 from __future__ import annotations
@@ -31,8 +32,6 @@ from .paired import Spread, at_least_one, own_process, save
 PIPELINE = "async_eagle3_grammar"
 SEED = 11
 LIMIT = 96
-WARM_UP = 24
-"""Runs that do not count: shapes are recorded and policies have settled when these are over."""
 PROMPTS = 4
 """For each row."""
 PROFILED = 3
@@ -103,16 +102,19 @@ def engine(rows: int, longest: int, side: Any) -> LLM:
 
 
 def measure(
-    rows: int, longest: int, count: int, rounds: int, table: Table
+    rows: int, longest: int, count: int, rounds: int, warm: int, table: Table
 ) -> dict[str, dict[str, Any]]:
-    """Each side with so many rows. Raises `RuntimeError` where tokens differ."""
+    """Each side with so many rows. Raises `RuntimeError` where tokens differ.
+
+    `warm`: runs before, not counted; shapes are recorded and policies settle in them.
+    """
     sides = policies(table, longest)
     asked = lines(count)
     engines = {name: engine(rows, longest, side) for name, side in sides.items()}
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     tokens: dict[str, list[tuple[int, ...]]] = {}
     for name, llm in engines.items():
-        for _ in range(WARM_UP):
+        for _ in range(warm):
             tokens[name] = [output.token_ids for output in llm.generate(asked)]
         llm.engine.totals.restore(type(llm.engine.totals)())
     first = next(iter(tokens.values()))
@@ -164,6 +166,7 @@ def main() -> None:
     parser.add_argument("--longest", type=at_least_one, default=5)
     parser.add_argument("--prompts", type=at_least_one, default=16, help="at least")
     parser.add_argument("--rounds", type=at_least_one, default=9)
+    parser.add_argument("--warm", type=at_least_one, default=24, help="runs before, not counted")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = [int(each) for each in given.rows.split(",")]
@@ -172,7 +175,7 @@ def main() -> None:
     result: dict[str, Any] = {"predicted_us": table, "prompts": given.prompts}
     for count in rows:
         prompts = max(given.prompts, PROMPTS * count)
-        found = measure(count, given.longest, prompts, given.rounds, table)
+        found = measure(count, given.longest, prompts, given.rounds, given.warm, table)
         shares = against_best(found)
         print(f"{count} rows")
         for side, each in found.items():

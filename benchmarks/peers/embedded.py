@@ -3,9 +3,10 @@
 The same mixed batch of prompts and lengths, greedy, float32, one torch thread on all sides. Tokens
 of all must be equal, or the round counts for nothing; so the grammar of the sides with one is that
 of any JSON object, which the answers to half of the prompts are anyway. `generate_batch` gets a
-cache of the size that the work needs: its default takes its size from the machine's memory.
+cache of the size that the work needs: its default takes its size from the machine's memory. Rounds
+before the first that counts warm all sides up; ours record the shapes of their steps in them.
 
-    python -m benchmarks.peers.embedded [--prompts 16] [--rounds 5]
+    python -m benchmarks.peers.embedded [--prompts 16] [--rounds 9] [--warm 12]
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ def sides_of(prompts: Sequence[list[int]], lengths: Sequence[int], pad: int) -> 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--prompts", type=at_least_one, default=16)
-    parser.add_argument("--rounds", type=at_least_one, default=5)
+    parser.add_argument("--rounds", type=at_least_one, default=9)
+    parser.add_argument("--warm", type=at_least_one, default=12, help="rounds before, not counted")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
@@ -167,7 +169,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     prompts, lengths = work(given.prompts, tokenizer)
     eos = int(tokenizer.eos_token_id)
     sides = sides_of(prompts, lengths, int(tokenizer.pad_token_id))
-    found = {name: [until_eos(row, eos) for row in side()] for name, side in sides.items()}
+    found: dict[str, list[list[int]]] = {}
+    for _ in range(given.warm):
+        found = {name: [until_eos(row, eos) for row in side()] for name, side in sides.items()}
     expected = found["transformers generate, one by one"]
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(given.rounds):

@@ -22,7 +22,7 @@ def test_all_sides_decode_the_same_and_policies_are_compared_with_the_best_lengt
 ) -> None:
     monkeypatch.setattr(draft_length, "LIMIT", 6 * longest)
     periods = [1.0 + 0.1 * drafts for drafts in range(longest)]
-    found = draft_length.measure(2, longest, 2, 1, {1: periods, 2: periods})
+    found = draft_length.measure(2, longest, 2, 1, 1, {1: periods, 2: periods})
     assert all(each["tokens_per_step"] > 1 for each in found.values())
     assert set(against_best(found)) == {"fastest", "by_rows", "by_acceptance"}
 

@@ -1,0 +1,60 @@
+"""Steps with prompts on a CPU, in pieces: those of models whose operations are short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepweave import LLM
+from stepweave.configs.load import load_config
+from stepweave.executors import threads
+from stepweave.models.threads import SMALL_BYTES
+from stepweave.serving.loading import PIECES, SMALL_PIECES, pieces_of
+
+TEXT = "A fox named Ida went out in the morning, and what she saw there made her laugh: "
+
+
+@pytest.mark.parametrize(
+    ("changes", "pieces"),
+    [
+        ({}, SMALL_PIECES),
+        ({"pieces": "0"}, 0),
+        ({"pieces": "48"}, 48),
+        ({"executor": "cuda"}, PIECES),
+        ({"executor": "cuda", "pieces": "0"}, 0),
+    ],
+    ids=str,
+)
+def test_how_large_a_step_may_be(changes: dict[str, str], pieces: int) -> None:
+    assert pieces_of(load_config("async", changes)) == pieces
+
+
+def test_steps_of_a_large_model_on_a_cpu_are_not_rounded_up(tmp_path: Path) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(SMALL_BYTES)
+    (tmp_path / "config.json").write_text("{}")
+    assert pieces_of(load_config("async", {"model.name": f"{tmp_path}"})) == 0
+
+
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_prompts_of_one_size_are_replayed_with_the_same_tokens(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "USUAL", 2)
+    prompts = [{"prompt": TEXT[: 40 + count], "max_tokens": 4} for count in range(24)]
+
+    def served(pieces: str) -> tuple[list[tuple[int, ...]], LLM]:
+        overrides = {"executor": executor, "pieces": pieces, "scheduler.prefix_cache": "false"}
+        llm = LLM(pipeline="async", overrides=overrides)
+        return [llm.generate([each])[0].token_ids for each in prompts], llm
+
+    expected, usual = served("0")
+    found, llm = served("auto")
+    assert found == expected
+    assert usual.engine.captures is not None
+    assert not usual.engine.captures.pieces
+    assert llm.engine.captures is not None
+    pieces = llm.engine.captures.pieces["forward.device"]
+    assert pieces.captured > 0
+    assert pieces.replayed > pieces.captured

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 from ..configs.abstract import AbstractGraph
-from ..configs.schema import PipelineConfig
 from ..graph.answers.whatif import speedup
 from ..graph.plan import Plan
 from ..graph.planner.switching import switch_plans
 from ..graph.step_graph import StepGraph
 from .planned import Planned, window_of
+
+if TYPE_CHECKING:
+    from ..configs.schema import PipelineConfig  # with all node kinds: abstract graphs have none
 
 USUAL = "usual"  # as in `serving/plans.py`
 

@@ -12,7 +12,7 @@ another thread into a running engine, sides in turn, round by round, tokens comp
 rounds at each load are not counted: shapes of steps that have not come up yet are recorded in them.
 
     python -m benchmarks.ttft [--load 0.2 0.4 0.6 0.8] [--real] [--real-load 0.3 0.6]
-        [--rounds 5] [--warm 4]
+        [--rounds 5] [--warm 8]
 """
 
 from __future__ import annotations
@@ -417,7 +417,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=at_least_one, default=24, help="of each real request")
     parser.add_argument("--seconds", type=float, default=2.5, help="of arrivals in a real run")
     parser.add_argument("--rounds", type=at_least_one, default=5)
-    parser.add_argument("--warm", type=int, default=4, help="rounds before, not counted")
+    parser.add_argument("--warm", type=at_least_one, default=8, help="rounds before, not counted")
     parser.add_argument(
         "--width",
         type=at_least_one,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepweave import LLM
+from stepweave.executors import threads
 from stepweave.executors.captured_segment import IDLE
 from tests.serving.test_graphs import GREEDY, PROMPTS, RUNNABLE, params_for, told
 
@@ -40,6 +41,28 @@ def test_recorded_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str)
     assert not [note for note in recorded.engine.notes() if "not replayed" in note], (
         "on a CPU that is no reason for anybody to do anything"
     )
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("executor", ["threads", "serial"])
+@pytest.mark.parametrize("name", pipelines())
+def test_recordings_of_one_slot_serve_the_others(
+    name: str, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every shape is recorded at once, and so whatever comes up a second time is replayed."""
+    monkeypatch.setattr(threads, "USUAL", 1)
+    plain = LLM(pipeline=name, overrides={"executor": "serial", "depth": "1", "graphs": "false"})
+    params = params_for(name)
+    expected = told(plain.generate(PROMPTS, params))
+    recorded = LLM(pipeline=name, overrides={"executor": executor})
+    for _ in range(4):
+        assert told(recorded.generate(PROMPTS, params)) == expected
+    captures = recorded.engine.captures
+    assert captures is not None
+    every = captures.counts.values()
+    assert sum(counts.captured for counts in every) > 0
+    if recorded.config.depth > 1:
+        assert sum(counts.moved for counts in every) > 0
 
 
 def test_a_request_alone_and_in_company_gets_the_same_bits() -> None:

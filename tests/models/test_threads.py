@@ -80,7 +80,7 @@ def test_a_large_model_gets_every_core_and_a_small_one_a_single_thread(tmp_path:
     large, small = (sized(tmp_path / f"{size}", size) for size in (SMALL_BYTES, SMALL_BYTES - 1))
     assert threads_for(large) == physical_cores()
     assert threads_for(small) == threads_for("embedded") == 1
-    assert [*map(is_small, (large, small, "embedded"))] == [False, True, True]
+    assert [is_small(name) for name in (f"{large}", f"{small}", "embedded")] == [False, True, True]
 
 
 def test_a_number_asked_of_torch_itself_stands(

@@ -8,11 +8,18 @@ import pytest
 
 from stepweave import LLM
 from stepweave.configs.load import load_config
+from stepweave.configs.schema import PipelineConfig
 from stepweave.executors import threads
 from stepweave.models.threads import SMALL_BYTES
 from stepweave.serving.loading import PIECES, SMALL_PIECES, pieces_of
 
 TEXT = "A fox named Ida went out in the morning, and what she saw there made her laugh: "
+
+
+def config(changes: dict[str, str]) -> PipelineConfig:
+    found = load_config("async", changes)
+    assert isinstance(found, PipelineConfig)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -27,14 +34,14 @@ TEXT = "A fox named Ida went out in the morning, and what she saw there made her
     ids=str,
 )
 def test_how_large_a_step_may_be(changes: dict[str, str], pieces: int) -> None:
-    assert pieces_of(load_config("async", changes)) == pieces
+    assert pieces_of(config(changes)) == pieces
 
 
 def test_steps_of_a_large_model_on_a_cpu_are_not_rounded_up(tmp_path: Path) -> None:
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(SMALL_BYTES)
     (tmp_path / "config.json").write_text("{}")
-    assert pieces_of(load_config("async", {"model.name": f"{tmp_path}"})) == 0
+    assert pieces_of(config({"model.name": f"{tmp_path}"})) == 0
 
 
 @pytest.mark.parametrize("executor", ["serial", "threads"])

@@ -94,7 +94,10 @@ class Moves:
             self.add(old, new)
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """Where `tensor[...]` lies now. Raises `CannotMove` if there is no room for it."""
+        """The same `[...]` where `tensor[...]` lies now.
+
+        Raises `CannotMove` if there is no room for it.
+        """
         if tensor.is_mkldnn:  # weights in a library's own order, in memory of their own
             return tensor
         memory = tensor.untyped_storage()

@@ -71,7 +71,10 @@ class Places:
             self._slot((name, slot, place), line.whole)
 
     def beside(self, name: Hashable, slot: int, datum: Any) -> list[tuple[Tensor, Tensor]]:
-        """Of a datum that was settled in another slot: where it lies, and would lie in this one."""
+        """Of a datum that was settled in another slot: where it lies, and would lie in this one.
+
+        Pairs `[...]` of equal shape, one for each line of memory.
+        """
         return [
             (line.whole, self._slot((name, slot, place), line.whole))
             for place, line in enumerate(_lines(datum))

@@ -66,10 +66,10 @@ class Recording(Protocol):
         """
 
     def moved(self, change: Callable[[Tensor], Tensor]) -> Recording | None:
-        """The same work on other data: in place of each tensor, what `change` makes of it.
+        """The same work on other data: in place of each tensor `[...]`, what `change` makes of it.
 
-        What it makes of one has its shape. None: a recording knows its data by address for ever.
-        Raises what `change` raises.
+        That has the same shape. None: a recording knows its data by address for ever. Raises what
+        `change` raises.
         """
 
     def replay(self, part: int = 0) -> None:

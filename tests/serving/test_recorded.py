@@ -27,16 +27,16 @@ def test_recorded_steps_give_the_tokens_and_counts_of_the_serial_loop(name: str)
     assert plain.engine.captures is None
     recorded = LLM(pipeline=name)
     for params in ([GREEDY] * 5, params_for(name)):
-        expected = told(plain.generate(PROMPTS, params))
-        for _ in range(2):
-            assert told(recorded.generate(PROMPTS, params)) == expected
+        for _ in range(2):  # what is drafted from earlier answers is another each time
+            assert told(recorded.generate(PROMPTS, params)) == told(plain.generate(PROMPTS, params))
     captures = recorded.engine.captures
     assert captures is not None
     assert captures.learning > 0
     for segment, counts in captures.counts.items():
         if not counts.eager:
             continue  # of a plan that has not run: the first step of each shape runs as usual
-        little = segment.stream == "copy" or IDLE in counts.eager
+        fresh = any(reason.endswith("is fresh in each step") for reason in counts.eager)
+        little = segment.stream == "copy" or IDLE in counts.eager or fresh
         assert counts.replayed > 0 or little, (segment, counts)
     assert not [note for note in recorded.engine.notes() if "not replayed" in note], (
         "on a CPU that is no reason for anybody to do anything"

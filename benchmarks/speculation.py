@@ -4,9 +4,9 @@ The embedded model, extraction prompts with held-out words, greedy, float32, one
 all sides. The prompts are those whose answer is the same with and without the schema of its fields,
 so that grammar on and off decode equal tokens with equal drafts. A round counts only if all tokens
 are equal. *Forwards per token* is steps by tokens; drafting pays where it falls faster than a step
-grows.
+grows. Each side runs some times before, in which shapes of its steps are recorded.
 
-    python -m benchmarks.speculation [--rows 1] [--prompts 12] [--rounds 5]
+    python -m benchmarks.speculation [--rows 1] [--prompts 12] [--rounds 5] [--warm 10]
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ def main() -> None:
     parser.add_argument("--rows", type=at_least_one, default=1, help="requests in one step")
     parser.add_argument("--prompts", type=at_least_one, default=12)
     parser.add_argument("--rounds", type=at_least_one, default=5)
+    parser.add_argument("--warm", type=at_least_one, default=10, help="runs before, not counted")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=METHODS, metavar="METHOD")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -193,7 +194,8 @@ def main() -> None:
         for name in dict.fromkeys(OPPONENTS[each] for each in methods if each in OPPONENTS):
             sides[name] = assisted(asked, tokenizer, **theirs[name])
     for side in sides.values():
-        side.tokens = side.run()  # warms up, and is what must be equal
+        for _ in range(given.warm):
+            side.tokens = side.run()  # what must be equal
         if side.llm is not None:
             side.llm.engine.totals.restore(type(side.llm.engine.totals)())
     for turn in range(given.rounds):

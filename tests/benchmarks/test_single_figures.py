@@ -65,7 +65,7 @@ SHORT: dict[ModuleType, list[str]] = {
     overlap: [*ONE_ROUND, *SMALL, "--rows", "1", "--hidden", "64", "--layers", "1"],
     recorder: [*ONE_ROUND, "--max-tokens", "2"],
     resumption: ONE_ROUND,
-    speculation: [*ONE_ROUND, "--prompts", "1", "--rows", "2", "--only", "n-gram"],
+    speculation: [*ONE_ROUND, "--warm", "1", "--prompts", "1", "--rows", "2", "--only", "n-gram"],
     staging: [*ONE_ROUND, "--rows", "1", "3", "--context", "64", "--tokens", "48"],
     start: [*ONE_ROUND, "--only", "check"],
     steady: [*ONE_ROUND, "--rows", "1", "--tokens", "4"],
@@ -78,7 +78,7 @@ LONG: dict[ModuleType, list[str]] = {
     embedded_peers: [*ONE_ROUND, "--warm", "1", "--prompts", "2"],
     grammars: [*ONE_ROUND, *SMALL, "--steps", "2", "--most-rows", "2", "--only", "ebnf"],
     launches: [],
-    speculation: [*ONE_ROUND, "--prompts", "1"],
+    speculation: [*ONE_ROUND, "--warm", "1", "--prompts", "1"],
     trees: ["--prompts", "1", "--tokens", "4", "--budgets", "4"],
     ttft: ["--load", "0.5", "--real", "--real-load", "0.6", "--seconds", "3", *ONE_ROUND],
 }

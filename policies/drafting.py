@@ -246,7 +246,7 @@ class Fastest(Policy):
             return last
         periods = corrected(self._periods(row.usual or row.rows)[: row.most], row.took_us)
         kept = shares(row.settled, row.most)
-        tokens = counted([*accumulate(kept, initial=1.0)][1:], row.gained)
+        tokens = counted(tokens_of(kept), row.gained)
         rates = [count / us for count, us in zip(tokens, periods, strict=False)]
         if _tries(steps) and (tried := _trial(rates, row.came, row.took_us)):
             return tried
@@ -411,6 +411,11 @@ def corrected(predicted: Sequence[float], took: Mapping[int, float]) -> list[flo
     return found
 
 
+def tokens_of(kept: Sequence[float]) -> list[float]:
+    """Tokens of a window with 1, 2, … drafts, where `kept` is as below. Raises nothing."""
+    return [*accumulate(kept, initial=1.0)][1:]
+
+
 def counted(thought: Sequence[float], gained: Mapping[int, float]) -> list[float]:
     """Tokens of windows with 1, 2, … drafts: as they were counted, else as thought.
 
@@ -434,9 +439,7 @@ def tokens_per_time(kept: Sequence[float], periods: Sequence[float]) -> list[flo
     `kept`: for each place, in what share of windows its draft is kept; `periods`: the time of a
     step with 1, 2, … drafts, in any unit. Raises nothing of its own.
     """
-    tokens = accumulate(kept, initial=1.0)
-    next(tokens)
-    return [count / period for count, period in zip(tokens, periods, strict=False)]
+    return [count / period for count, period in zip(tokens_of(kept), periods, strict=False)]
 
 
 def best_of(rates: Sequence[float]) -> int:

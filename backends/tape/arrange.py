@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..operations import address_of
 from .entries import Entry, memory_of
-from .program import Operation
+from .program import Operation, changed
 
 _LINE = 64  # bytes; new tensors begin at a multiple of it, and kernels may depend on that
 
@@ -222,17 +222,10 @@ class Placed:
 
     def moved(self, parts: Iterable[Any]) -> Any:
         """The same arguments, with tensors where they are now."""
-        return tuple(self._part(part) for part in parts)
+        return tuple(changed(part, self._tensor) for part in parts)
 
     def moved_named(self, parts: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._part(part) for name, part in parts.items()}
-
-    def _part(self, part: Any) -> Any:
-        if isinstance(part, Tensor):
-            return self._tensor(part)
-        if isinstance(part, list | tuple):
-            return type(part)(self._part(each) for each in part)
-        return part
+        return {name: changed(part, self._tensor) for name, part in parts.items()}
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         place = self.elsewhere.get(memory_of(tensor))

@@ -51,8 +51,8 @@ class Operation:
 
     def moved(self, change: Change) -> Operation:
         """As of `Call`."""
-        args, places = _changed(self.args, change), _changed(self.places, change)
-        kwargs = {name: _changed(part, change) for name, part in self.kwargs.items()}
+        args, places = changed(self.args, change), changed(self.places, change)
+        kwargs = {name: changed(part, change) for name, part in self.kwargs.items()}
         return Operation(self.func, args, kwargs, places)
 
     def given(self) -> Iterator[tuple[_Parameter, Any]]:
@@ -244,11 +244,12 @@ class _Function:
         return _Function(self.function, [change(tensor) for tensor in self.tensors])
 
 
-def _changed(part: Any, change: Change) -> Any:
+def changed(part: Any, change: Change) -> Any:
+    """An argument of an operation, with what `change` makes of each tensor. Raises what it does."""
     if isinstance(part, Tensor):
         return change(part)
     if isinstance(part, list | tuple):
-        return type(part)(_changed(each, change) for each in part)
+        return type(part)(changed(each, change) for each in part)
     return part
 
 

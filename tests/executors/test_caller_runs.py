@@ -160,7 +160,7 @@ def test_whoever_does_the_work_it_gives_what_the_serial_program_gives(callers: C
     assert compared >= 20
 
 
-def test_what_one_recorded_the_other_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_recorded_the_other_replays() -> None:
     plan = pipeline()
     expected = outs(plan)
     for seed in range(4):

@@ -244,7 +244,7 @@ def only_changing(memory: Tensor) -> tuple[Plan, dict[str, object]]:
 
 @pytest.mark.parametrize("device", [RecordedCalls(graphs=True), OnThreads()], ids=["tape", "cpu"])
 def test_an_op_that_only_changes_a_state_is_replayed(
-    device: RecordedCalls | OnThreads, monkeypatch: pytest.MonkeyPatch
+    device: RecordedCalls | OnThreads,
 ) -> None:
     expected, memory = torch.zeros(2), torch.zeros(2)
     plan, states = only_changing(expected)

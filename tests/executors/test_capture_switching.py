@@ -48,7 +48,7 @@ RECORDING: tuple[Callable[[], Recording], ...] = (
 
 
 @pytest.fixture(autouse=True)
-def every_recording_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_shape_is_recorded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "USUAL", 1)
 
 

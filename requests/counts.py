@@ -19,11 +19,12 @@ OptimisticCount = NewType("OptimisticCount", int)
 class InFlight:
     """Steps of one request that the host has scheduled and not yet committed.
 
-    `windows` are decode steps, which yield 1 to k + 1 tokens each; `firsts` are final prefill
-    chunks, which yield exactly one; `silent` are chunks that yield none.
+    `windows` are decode steps, which yield one token each and up to `drafts` more together;
+    `firsts` are final prefill chunks, which yield exactly one; `silent` are chunks that yield none.
     """
 
     windows: int = 0
+    drafts: int = 0
     firsts: int = 0
     silent: int = 0
 
@@ -31,9 +32,9 @@ class InFlight:
     def steps(self) -> int:
         return self.windows + self.firsts + self.silent
 
-    def upper_bound(self, settled: SettledCount, window: int) -> OptimisticCount:
+    def upper_bound(self, settled: SettledCount) -> OptimisticCount:
         """Upper bound of the tokens there will be: all drafts accepted in every step."""
-        return OptimisticCount(settled + self.firsts + self.windows * window)
+        return OptimisticCount(settled + self.firsts + self.windows + self.drafts)
 
     def lower_bound(self, settled: SettledCount) -> SettledCount:
         """Lower bound, as certain as a settled count: every sampling step yields one token."""

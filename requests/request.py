@@ -141,7 +141,7 @@ class Request:
 
     def upper_bound(self) -> OptimisticCount:
         """Tokens there will be if every draft in flight is accepted."""
-        return self.in_flight.upper_bound(self.settled, self.window)
+        return self.in_flight.upper_bound(self.settled)
 
     @property
     def too_short(self) -> bool:

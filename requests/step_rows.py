@@ -128,6 +128,7 @@ class StepRows:
                 continue
             self._row(request)
             request.in_flight.windows += 1
+            request.in_flight.drafts += window - 1
             chosen.add(request.uid)
             left -= window
         return budget - share + left
@@ -220,7 +221,8 @@ class StepRows:
         if request.moments.scheduled_s is None:
             request.moments.scheduled_s = perf_counter()
         self._table.has_turn(request)
-        most = request.upper_bound() + request.window if start < 0 else start + len(tokens) + 1
+        window, end = request.window - narrowed, start + len(tokens)
+        most = request.upper_bound() + window if start < 0 else end + 1
         blocks, known, passed = self._blocks.next_table(request)
         row = ScheduledRow(
             request=request.spec,

@@ -500,6 +500,7 @@ class RequestTable:
         flight = request.in_flight
         if row.decodes:
             flight.windows -= 1
+            flight.drafts -= row.window - 1
         elif row.yields:
             flight.firsts -= 1
         else:
@@ -507,7 +508,9 @@ class RequestTable:
         moments = request.moments
         if row.yields and moments.first_token_s is None and request.phase != "done":
             moments.first_token_s = perf_counter()
-        assert min(flight.windows, flight.firsts, flight.silent) >= 0, "settled twice"
+        assert min(flight.windows, flight.drafts, flight.firsts, flight.silent) >= 0, (
+            "settled twice"
+        )
         self.blocks.settle(request, row)
 
     def note_window(self, request: Request, window: Window, drafts: int) -> None:

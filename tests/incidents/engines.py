@@ -162,8 +162,8 @@ def came_back(tokens: Sequence[int], count: int, drafted: int) -> HostSampled:
 def type_errors() -> dict[str, str]:
     """What mypy says of each misuse of counts, by the line it is in."""
     misuses = {
-        "free": "free(InFlight(windows=1).upper_bound(SettledCount(4), 3))",
-        "resume": "resume(InFlight(windows=1).upper_bound(SettledCount(4), 3))",
+        "free": "free(InFlight(windows=1, drafts=2).upper_bound(SettledCount(4)))",
+        "resume": "resume(InFlight(windows=1, drafts=2).upper_bound(SettledCount(4)))",
         "rate": "rate(InFlight(windows=2).steps, SettledCount(4))",
         "right": "free(InFlight(windows=1).lower_bound(SettledCount(4)))",
     }

@@ -116,7 +116,7 @@ def history(carry: int = 2) -> StepGraph:
 def recovery_reads_what_is_settled() -> None:
     asked = request(0, prompt=5, max_tokens=20)
     asked.output_ids = [1, 2, 3]
-    asked.in_flight.windows = 2  # and up to six tokens more
+    asked.in_flight.windows, asked.in_flight.drafts = 2, 4  # up to six tokens more
     asked.begin_prefill()
     assert asked.prefill_target == 7, "all settled tokens but the last"
     plain = serve(greedy(3, max_tokens=12), depth=1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +21,7 @@ from transformers import PreTrainedModel
 from ..backends import backend_of, device_called
 from ..backends.kernels import takes
 from ..graph.errors import shortly
-from ..graph.pieces import Between, Pieces
+from ..graph.pieces import Pieces
 from . import adapters as lora
 from . import attention, compiled, fusing, latent, products, trial
 from .attention import AttentionBatch
@@ -30,6 +29,7 @@ from .cache_dtype import CacheDType, CacheForm
 from .compiled import LEAST, Compile, CompiledLayers
 from .cutting import decoder_layers
 from .errors import CompileFailed, ModelError, NotInvariant, UnsupportedModel
+from .in_pieces import in_pieces, rounded_logits
 from .invariant import least_tiles, make_invariant, undo_invariant, whole_tiles
 from .memory import in_units
 from .merging import merge as merged
@@ -565,23 +565,17 @@ class CausalLM:
         rows, size = given.logit_rows, pieces.size(len(given.ids))
         if self.mixers or rows is None or size is None:
             return None
-        size = self._least_tokens(size)
-        logits = 4 ** ((len(rows) - 1).bit_length() + 1 >> 1) if len(rows) else 0
-        there = [name for name, each in given._asdict().items() if each is not None]
+        sizes = self._least_tokens(size), rounded_logits(len(rows))
+        there = {
+            name: (each, sizes[name == "logit_rows"])
+            for name, each in given._asdict().items()
+            if each is not None
+        }
 
-        def work(tensors: Sequence[Tensor], between: Between) -> tuple[Tensor, Tensor]:
-            done = tuple(batch.calls)
-            batch.begin()
-            again = replace(batch, between=between)
-            try:
-                return self._pass(_Given(**dict(zip(there, tensors, strict=True))), again)
-            except Exception:
-                batch.calls[:] = done  # it cannot be recorded; what it came to as usual counts
-                raise
+        def work(tensors: Mapping[str, Tensor], again: AttentionBatch) -> tuple[Tensor, Tensor]:
+            return self._pass(_Given(**tensors), again)
 
-        sizes = [(getattr(given, name), logits if name == "logit_rows" else size) for name in there]
-        found = pieces.run((self._watched, *there), sizes, batch, work)
-        return None if found is None else (found[0].clone(), found[1].clone())
+        return in_pieces(pieces, self._watched, there, batch, work)
 
     def _pass(
         self, given: _Given, batch: AttentionBatch, placed: Placed | None = None

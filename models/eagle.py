@@ -13,11 +13,11 @@ What the styles compute is in `eagle_network.py` and `mtp_network.py`, what file
 `eagle_checkpoint.py` and `mtp_checkpoint.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from ..backends.kernels import takes
 from ..graph.errors import StepweaveError, shortly
+from ..graph.pieces import Pieces
 from .attention import AttentionBatch, InGraph, paged_attention
 from .cache_dtype import CacheDType
 from .causal_lm import CausalLM, DType
@@ -35,6 +36,7 @@ from .eagle_network import EagleNetwork
 from .errors import ModelError, NotInvariant
 from .fused_parts import allowed, apart_by
 from .heads import output_head
+from .in_pieces import in_pieces, rounded_logits
 from .invariant import least_tiles, make_invariant, whole_tiles
 from .latent import keep_latents
 from .merging import merge as merged
@@ -43,6 +45,22 @@ from .paged_cache import LayerShape, PagedCache
 from .products import lay_out
 from .sharding import whole
 from .trial import TOKENS, TwoRows, first_invariant
+
+
+class _Given(NamedTuple):
+    """What one pass computes on."""
+
+    ids: Tensor  # [T]
+    positions: Tensor  # [T]
+    hidden: Tensor  # [T, H]
+
+    def padded(self, tokens: int) -> "_Given":
+        """The same for more tokens: zeros."""
+        more = tokens - len(self.ids)
+        if not more:
+            return self
+        ids, positions = F.pad(self.ids, (0, more)), F.pad(self.positions, (0, more))
+        return _Given(ids, positions, F.pad(self.hidden, (0, 0, 0, more)))
 
 
 class EagleHead:
@@ -235,25 +253,37 @@ class EagleHead:
         hidden: Tensor,
         batch: AttentionBatch,
         logit_rows: Tensor | None = None,
+        pieces: Pieces | None = None,
     ) -> tuple[Tensor, Tensor]:
         """One pass: logits `[L, V]` over the target's vocabulary, and hidden states `[L, H]`.
 
         `ids[T]` are the tokens *after* the positions of the batch, `hidden[T, H]` what `fuse` or
         the pass before returned for them. `logit_rows[L]` are indices into the T tokens, on the
         device; None means all. Logits are float32, or float64 in a float64 head, and -inf for
-        tokens that the head cannot draft. Masked tokens may hold anything.
+        tokens that the head cannot draft. Masked tokens may hold anything. `pieces`: what may
+        record the pass by its numbers of tokens and of logits, attention apart.
         """
         with torch.no_grad() if self._compiled is None else torch.inference_mode():
-            return self._forward(ids, hidden, batch, logit_rows)
+            return self._forward(ids, hidden, batch, logit_rows, pieces)
 
     def _forward(
-        self, ids: Tensor, hidden: Tensor, batch: AttentionBatch, logit_rows: Tensor | None
+        self,
+        ids: Tensor,
+        hidden: Tensor,
+        batch: AttentionBatch,
+        logit_rows: Tensor | None,
+        pieces: Pieces | None,
     ) -> tuple[Tensor, Tensor]:
+        batch.begin()
         if self._fused is not None:
-            batch.begin()
             states, read = self._fused(ids, hidden.to(self.dtype), batch, logit_rows)
             return self._logits(read, normed=True), states
-        out = self._states(ids, hidden, batch)
+        given = self._given(ids, hidden, batch)
+        if pieces is not None and self._compiled is None:
+            found = self._in_pieces(pieces, given, batch, logit_rows)
+            if found is not None:
+                return found
+        out = self._states(given.padded(self._least_tokens(len(ids))), batch)[: len(ids)]
         asked = out if logit_rows is None else out.index_select(0, logit_rows)
         return self._logits(asked), asked
 
@@ -262,32 +292,63 @@ class EagleHead:
         """One pass of a module as by `forward`: hidden states `[T, H]` of `ids[T]` after
         `hidden[T, H]`, and no logits.
         """
-        return self._states(ids, hidden, batch)
+        batch.begin()
+        given = self._given(ids, hidden, batch)
+        return self._states(given.padded(self._least_tokens(len(ids))), batch)[: len(ids)]
 
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:
         """`[L, V]` of `states[L, H]` that a pass of this module returned."""
         return self._logits(states)
 
-    def _states(self, ids: Tensor, hidden: Tensor, batch: AttentionBatch) -> Tensor:
-        batch.begin()
-        tokens = len(ids)
+    def _given(self, ids: Tensor, hidden: Tensor, batch: AttentionBatch) -> _Given:
+        """Of masked tokens something that can be computed with."""
         positions, hidden = batch.positions, hidden.to(self.dtype)
         if batch.masked:
             masked = positions < 0
             ids, positions = ids.masked_fill(masked, 0), positions.clamp(min=0)
             hidden = hidden.masked_fill(masked[:, None], 0)
-        least = LEAST if self._compiled is not None else 0
-        wanted = whole_tiles(tokens, self._least) if self.invariant else max(tokens, least)
-        if padding := wanted - tokens:
-            ids, positions = F.pad(ids, (0, padding)), F.pad(positions, (0, padding))
-            hidden = F.pad(hidden, (0, 0, 0, padding))
+        return _Given(ids, positions, hidden)
+
+    def _least_tokens(self, tokens: int) -> int:
+        """With how many a pass over so many tokens is computed."""
+        if self.invariant:
+            return whole_tiles(tokens, self._least)
+        return max(tokens, LEAST if self._compiled is not None else 0)
+
+    def _in_pieces(
+        self, pieces: Pieces, given: _Given, batch: AttentionBatch, logit_rows: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """What `forward` returns, recorded; None where it is not."""
+        tokens, size = len(given.ids), pieces.size(len(given.ids))
+        if size is None:
+            return None
+        size = self._least_tokens(size)
+        there = {name: (each, size) for name, each in given._asdict().items()}
+        if logit_rows is not None:
+            there["logit_rows"] = logit_rows, rounded_logits(len(logit_rows))
+
+        def work(tensors: Mapping[str, Tensor], again: AttentionBatch) -> tuple[Tensor, Tensor]:
+            rest = dict(tensors)
+            rows = rest.pop("logit_rows", None)
+            out = self._states(_Given(**rest), again)
+            asked = out if rows is None else out.index_select(0, rows)
+            return self._logits(asked), asked
+
+        found = in_pieces(pieces, self.name, there, batch, work)
+        if found is None:
+            return None
+        count = tokens if logit_rows is None else len(logit_rows)
+        return found[0][:count], found[1][:count]
+
+    def _states(self, given: _Given, batch: AttentionBatch) -> Tensor:
+        """`[T, H]` of all that is given."""
         attend = _Attend(batch, self.invariant)
-        embeddings = F.embedding(ids, self._embedding)
-        cos, sin = self._angles.index_select(0, positions).unbind(1)
+        embeddings = F.embedding(given.ids, self._embedding)
+        cos, sin = self._angles.index_select(0, given.positions).unbind(1)
         angles = (cos[None], sin[None])
-        out: Tensor = self.network(embeddings[None], hidden[None], angles, attend)
-        return out[0, :tokens]
+        out: Tensor = self.network(embeddings[None], given.hidden[None], angles, attend)
+        return out[0]
 
     def _logits(self, hidden: Tensor, *, normed: bool = False) -> Tensor:
         """`[L, V]` of `hidden[L, H]`; `normed`: as the output head reads them."""

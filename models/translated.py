@@ -16,6 +16,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..graph.pieces import Pieces
 from .attention import AttentionBatch
 from .cache_dtype import CacheDType
 from .causal_lm import CausalLM
@@ -90,13 +91,18 @@ class TranslatedLM:
         return self.model.new_cache(num_blocks, block_size, cache_dtype)
 
     def forward(
-        self, input_ids: Tensor, batch: AttentionBatch, logit_rows: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        batch: AttentionBatch,
+        logit_rows: Tensor | None = None,
+        *,
+        pieces: Pieces | None = None,
     ) -> tuple[Tensor, Tensor]:
         """As `CausalLM.forward` of `input_ids[T]`, for `logit_rows[L]`: logits `[L, V]` and hidden
         states `[T, H]`. The logits of tokens that it does not have are −inf.
         """
         read = self._reads.index_select(0, input_ids)
-        logits, hidden = self.model.forward(read, batch, logit_rows)
+        logits, hidden = self.model.forward(read, batch, logit_rows, pieces=pieces)
         every = logits.new_full((len(logits), self.vocab_size), -torch.inf)
         return every.index_copy_(1, self._common, logits.index_select(1, self._own)), hidden
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydantic import Field
 
-from ..graph.parameters import Resource, given, optional, read, settings, update
+from ..graph.parameters import Resource, given, optional, pieces, read, settings, update
 from ..policies.acceptance import Acceptance
 from ..requests.limits import Limits
 from .drafter import Drafter
@@ -32,6 +32,7 @@ from .values import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from ..graph.pieces import Pieces
     from ..models.causal_lm import CausalLM
     from ..models.loading import Loading
     from ..models.paged_cache import PagedCache
@@ -110,6 +111,7 @@ def propose(
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
     limits: Limits = given(LIMITS),
+    recorder: Pieces | None = pieces(),
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens, by the model's own continuation.
 
@@ -119,11 +121,20 @@ def propose(
 
     if inputs is None:
         return None
-    draft_model.follow_prompts(model, inputs, draft_kv)
+    draft_model.follow_prompts(model, inputs, draft_kv, recorder)
     if inputs.sample is None or sampled is None:
         return None
     return draft_model.propose(
-        model, inputs, sampled, draft_kv, kept, allowed, rule, vocab_size, limits.context_length
+        model,
+        inputs,
+        sampled,
+        draft_kv,
+        kept,
+        allowed,
+        rule,
+        vocab_size,
+        limits.context_length,
+        recorder,
     )
 
 

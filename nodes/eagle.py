@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ..graph.node import State
-from ..graph.parameters import Resource, given, optional, read, settings, update
+from ..graph.parameters import Resource, given, optional, pieces, read, settings, update
 from ..policies.acceptance import Acceptance
 from ..requests.limits import Limits
 from .drafter import Drafter, Propose, settled_spans
@@ -37,6 +37,7 @@ from .values import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..graph.pieces import Pieces
     from ..models.causal_lm import CausalLM
     from ..models.eagle import EagleHead
     from ..models.loading import Loading
@@ -88,6 +89,7 @@ def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
         vocab_size: int = given(VOCAB_SIZE),
         limits: Limits = given(LIMITS),
         tree: ListedTree | GrownTree | None = given(DRAFT_TREE),
+        recorder: Pieces | None = pieces(),
     ) -> Proposal | None:
         """Drafts that continue the sampled tokens. `hidden[T, F]` as the head wants them.
 
@@ -109,6 +111,7 @@ def proposing(head: Resource[EagleHead], head_kv: State[PagedCache]) -> Propose:
             vocab_size,
             limits.context_length,
             tree,
+            recorder,
         )
 
     return propose

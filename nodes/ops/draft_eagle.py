@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...graph.pieces import Pieces
 from ...models.attention import AttentionBatch
 from ...models.eagle import EagleHead
 from ...models.paged_cache import SCRATCH_SLOT, PagedCache
@@ -71,11 +74,16 @@ def propose(
     vocab_size: int,
     context_length: int,
     tree: ListedTree | GrownTree | None,
+    pieces: Pieces | None,
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them.
 
-    The first of them are of those `allowed`. Of several modules there are no trees.
+    The first of them are of those `allowed`. Of several modules there are no trees. Passes of a
+    step with prompts may be recorded in `pieces`.
     """
+    if inputs.decodes == len(inputs.query_lens):
+        pieces = None  # the step is recorded as one
+    forward = partial(head.forward, pieces=pieces)
     sample = inputs.sample
     ids, positions, slots = shifted(inputs, sampled), inputs.positions, inputs.cache_slots
     if inputs.tree is not None:
@@ -103,7 +111,7 @@ def propose(
         logits = state = in_turn.settle(first, hidden, inputs.blocks)
     else:
         batch = first.batch(inputs.blocks, cache)
-        logits, state = head.forward(first.ids, hidden, batch, first.last)
+        logits, state = forward(first.ids, hidden, batch, first.last)
     if sample is None or sampled is None or sample.draft_width == 0:
         return None
 
@@ -111,13 +119,12 @@ def propose(
     at, reach = sample.window_start + ends, min(context_length, head.context_length)
     ahead: dict[str, int] = {"input_is_ahead": 1, "context_length": context_length}
     if tree is not None:
-        step = head.forward
-        begun = Begun(rule, vocab_size, inputs, logits, state, at, reach, cache, step, **ahead)
+        begun = Begun(rule, vocab_size, inputs, logits, state, at, reach, cache, forward, **ahead)
         return grow(begun, tree) if isinstance(tree, ListedTree) else expand(begun, tree)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
         nonlocal state
-        logits, state = head.forward(tokens, state, batch)
+        logits, state = forward(tokens, state, batch)
         return logits
 
     return chain(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...graph.pieces import Pieces
 from ...models.attention import AttentionBatch
 from ...models.causal_lm import CausalLM
 from ...models.paged_cache import PagedCache
@@ -16,8 +17,13 @@ from .places import cache_slots_of
 from .proposal import FirstPass, chain
 
 
-def follow_prompts(drafter: CausalLM | TranslatedLM, inputs: Inputs, cache: PagedCache) -> None:
-    """Give the drafter the prompt chunks of this step."""
+def follow_prompts(
+    drafter: CausalLM | TranslatedLM,
+    inputs: Inputs,
+    cache: PagedCache,
+    pieces: Pieces | None = None,
+) -> None:
+    """Give the drafter the prompt chunks of this step; the pass may be recorded in `pieces`."""
     lens = inputs.query_lens[inputs.decodes :]
     if not lens:
         return
@@ -32,7 +38,7 @@ def follow_prompts(drafter: CausalLM | TranslatedLM, inputs: Inputs, cache: Page
         cache=cache,
         long=None if inputs.long is None else inputs.long[first:],
     )
-    drafter.forward(inputs.ids[first:], batch, inputs.ids.new_empty(0))
+    drafter.forward(inputs.ids[first:], batch, inputs.ids.new_empty(0), pieces=pieces)
 
 
 def propose(
@@ -45,11 +51,15 @@ def propose(
     rule: Acceptance,
     vocab_size: int,
     context_length: int,
+    pieces: Pieces | None = None,
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens, by the drafter's own continuation.
 
-    The first of them is one of those `allowed`.
+    The first of them is one of those `allowed`. Passes of a step with prompts may be recorded in
+    `pieces`.
     """
+    if inputs.decodes == len(inputs.query_lens):
+        pieces = None  # the step is recorded as one
     sample = inputs.sample
     assert sample is not None, "tokens were sampled for these rows"
     if sample.draft_width == 0:
@@ -72,10 +82,10 @@ def propose(
     )
     if kept is not None:
         first, _ = first.without_padding(kept)
-    logits, _ = drafter.forward(first.ids, first.batch(blocks, cache), first.last)
+    logits, _ = drafter.forward(first.ids, first.batch(blocks, cache), first.last, pieces=pieces)
 
     def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
-        return drafter.forward(tokens, batch, batch_order)[0]
+        return drafter.forward(tokens, batch, batch_order, pieces=pieces)[0]
 
     return chain(
         rule,

@@ -55,6 +55,7 @@ def chain_of(head: EagleHead, k: int, most: int) -> Callable[[], object]:
             vocab_size=head.vocab_size,
             limits=limits,
             tree=None,
+            recorder=None,
         )
 
     return partial(published, inputs, pending, None, proposal)

@@ -174,7 +174,7 @@ class ByHand:
     def fuse(self, features: Tensor) -> Tensor:
         return features
 
-    def forward(self, ids: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, ids: Tensor, *given: Any, pieces: None = None) -> tuple[Tensor, Tensor]:
         hidden = given[:-2] if isinstance(given[-1], Tensor) else given[:-1]
         batch = given[len(hidden)]
         lines = given[-1] if isinstance(given[-1], Tensor) else torch.arange(len(ids))

@@ -179,7 +179,9 @@ COMMON = [(OWN.index(each), SPELLED.index(each)) for each in SPELLED if each in 
 def speaking() -> TranslatedLM:
     """A small model with that vocabulary, in the target's."""
 
-    def forward(ids: Tensor, batch: Any, rows: Any = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ids: Tensor, batch: Any, rows: Any = None, pieces: None = None
+    ) -> tuple[Tensor, Tensor]:
         return OTHER_Q[ids], ids[:, None]
 
     model: Any = SimpleNamespace(

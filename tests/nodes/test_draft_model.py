@@ -49,6 +49,7 @@ def proposed(
         draft_kv=CACHE,
         model=fake,
         limits=LIMITS,
+        recorder=None,
         **asked,
     )
 

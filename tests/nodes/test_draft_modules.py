@@ -136,6 +136,7 @@ def run(head: EagleHead, plain: Plain, monkeypatch: pytest.MonkeyPatch, *, padde
             vocab_size=VOCAB,
             limits=LIMITS,
             tree=None,
+            recorder=None,
         )
         offered = iter([] if proposal is None else proposal.tokens.tolist())
         for row, (_, sampled, _) in zip(going, planned, strict=True):

@@ -56,6 +56,7 @@ def proposed(
         vocab_size=VOCAB,
         limits=LIMITS,
         tree=None,
+        recorder=None,
         **asked,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from operator import mul
 from types import MappingProxyType
@@ -43,6 +43,9 @@ class DraftView(NamedTuple):
     usual: int = 0  # of about as many rows, the number that these steps had most often; 0: of none
     gained: Mapping[int, float] = MappingProxyType({})
     """How many tokens windows came to, by their drafts, where such windows came up often."""
+    unsure: Mapping[int, Mapping[int, float]] = MappingProxyType({})
+    """By what share the speed with one number of drafts may be off against that with another, for
+    numbers that `took_us` and `gained` have: a standard deviation."""
 
 
 @runtime_checkable
@@ -248,7 +251,7 @@ class Fastest(Policy):
         kept = shares(row.settled, row.most)
         tokens = counted(tokens_of(kept), row.gained)
         rates = [count / us for count, us in zip(tokens, periods, strict=False)]
-        if _tries(steps) and (tried := _trial(rates, row.came, row.took_us)):
+        if tried := _trial(rates, row):
             return tried
         best = best_of(rates)
         if not last or rates[best - 1] > (1 + self._repaid(best, last, row.came)) * rates[last - 1]:
@@ -284,10 +287,14 @@ comes after twice as many, and so on: trials take an ever smaller share of the t
 AGAIN = 2048
 """From so many steps on there is a trial after each as many: what is kept may have changed."""
 
-TRIAL = 40
+TRIAL = 48
 """Steps of a trial: after so many a shape that is new has been recorded and measured."""
 
-EVERY = 4
+BETWEEN = 144
+"""Steps between two trials of numbers that were measured, and may be faster for all that is known:
+a trial costs little where two are about as fast, and the wrong one of them for ever costs more."""
+
+EVERY = 16
 """Steps after which the numbers are compared again."""
 
 AHEAD = 4096
@@ -301,33 +308,38 @@ HOPE = 0.5
 """By this share a number that was never measured may be faster than thought."""
 
 DOUBT = 0.05
-"""By this share one may be that was."""
+"""By this share one may be that was, where nobody says by how much."""
 
 
-def _tries(steps: int) -> bool:
-    """Whether the step after so many is one of a trial."""
+def _trial(rates: Sequence[float], row: DraftView) -> int:
+    """The number of drafts that is to be tried now: what may be fastest but for the usual one.
+
+    0: there is no trial now, or none may be faster than what came up most. `rates` are those of 1,
+    2, … drafts.
+    """
+    steps = sum(row.came.values())
+    any_may, measured_may = _is_for_any(steps), steps % (BETWEEN + TRIAL) >= BETWEEN
+    offered = [drafts for drafts in row.came if 1 <= drafts <= len(rates)]
+    if not (any_may or measured_may) or not offered:
+        return 0
+    usual = max(offered, key=row.came.__getitem__)
+    off = row.unsure.get(usual, {})
+    doubts = {drafts: off.get(drafts, DOUBT) for drafts in row.took_us}
+    hoped = {
+        drafts: rate * (1 + doubts.get(drafts, HOPE))
+        for drafts, rate in enumerate(rates, start=1)
+        if drafts != usual and (any_may or drafts in off)
+    }
+    tried = max(hoped, key=hoped.__getitem__, default=0)
+    return tried if tried and hoped[tried] > rates[usual - 1] else 0
+
+
+def _is_for_any(steps: int) -> bool:
+    """Whether the step after so many is one of a trial of any number, measured or not."""
     if steps >= AGAIN:
         return steps % AGAIN < TRIAL
     doubled = (steps // UNTRIED).bit_length()
     return bool(doubled) and steps - (UNTRIED << (doubled - 1)) < TRIAL
-
-
-def _trial(rates: Sequence[float], came: Mapping[int, int], measured: Collection[int]) -> int:
-    """The number of drafts that is to be tried now: what may be fastest but for the usual one.
-
-    0: none may be faster than what came up most. `rates` are those of 1, 2, … drafts.
-    """
-    offered = [drafts for drafts in came if 1 <= drafts <= len(rates)]
-    if not offered:
-        return 0
-    usual = max(offered, key=came.__getitem__)
-    hoped = {
-        drafts: rate * (1 + (DOUBT if drafts in measured else HOPE))
-        for drafts, rate in enumerate(rates, start=1)
-        if drafts != usual
-    }
-    tried = max(hoped, key=hoped.__getitem__, default=0)
-    return tried if tried and hoped[tried] > rates[usual - 1] else 0
 
 
 PRIOR = 0.8

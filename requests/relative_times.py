@@ -70,3 +70,17 @@ class RelativeTimes:
         """What a step of each kind that was noted would take now, in µs."""
         drift = self._mean[0]
         return {kind: exp(drift + self._mean[place]) for kind, place in self._place.items()}
+
+    def unsure(self) -> Mapping[int, Mapping[int, float]]:
+        """By what share times of two kinds that were noted may be off against each other: for each
+        pair the standard deviation of the logarithm of their ratio.
+        """
+        return {
+            kind: {
+                other: max(0.0, self._shared[a][a] + self._shared[b][b] - 2 * self._shared[a][b])
+                ** 0.5
+                for other, b in self._place.items()
+                if other != kind
+            }
+            for kind, a in self._place.items()
+        }

@@ -13,10 +13,6 @@ from time import perf_counter
 from .batch import ScheduledRow
 from .relative_times import RelativeTimes
 
-STEADY = 4
-"""Steps of one kind in a row, from which on the time between two schedules is the time of a step
-of that kind: what was scheduled before is no longer in flight."""
-
 FIRST = 16
 """Steps of one kind whose times do not count, where nobody says which ones are slow: new shapes run
 slowly until they are recorded."""
@@ -27,9 +23,9 @@ may be of a step that was disturbed."""
 
 
 class StepTimes:
-    """Fed by the thread that schedules, and read by it. `clock` tells seconds; without one steps
-    are counted, and no times are known. `learning` grows with each step that takes longer than
-    those like it will: what it takes does not count.
+    """`clock` tells seconds; without one steps are counted, and no times are known. `learning` grows
+    with each step that takes longer than those like it will: what it takes does not count. Who
+    schedules and who settles may be two threads.
     """
 
     def __init__(
@@ -38,15 +34,15 @@ class StepTimes:
         learning: Callable[[], int] | None = None,
     ) -> None:
         self._clock = clock
-        self._learning, self._learnt = learning or int, -1
+        self._learning, self._learnt = learning or int, (-1, -1)  # as of the last two
         self._first = FIRST if learning is None else 0
         self._kind: tuple[int, int] | None = None
-        self._alike = 0  # steps of that kind in a row
         self._last = 0.0
         self._number: dict[tuple[int, int], int] = {}  # of times of a kind, the first included
         self._times: dict[tuple[int, int], list[float]] = {}  # not noted yet
         self._noted: dict[int, RelativeTimes] = {}
         self._now: dict[int, Mapping[int, float]] = {}
+        self._unsure: dict[int, Mapping[int, Mapping[int, float]]] = {}
         self._came: dict[int, dict[int, int]] = {}
         self._offered: dict[int, int] = {}
         self._rows: dict[int, Counter[int]] = {}
@@ -59,14 +55,20 @@ class StepTimes:
             came[kind[1]] = came.get(kind[1], 0) + 1
             self._rows.setdefault(_about(kind[0]), Counter())[kind[0]] += 1
             self._offered[_about(kind[0])] = max(row.drafts for row in rows)
+
+    def settled(self, rows: Sequence[ScheduledRow]) -> None:
+        """The results of a step of these rows are there.
+
+        What has passed since those of the step before is what the step took, however many are in
+        flight. It counts where that was of its kind, since a change takes time of its own.
+        """
         if self._clock is None:
             return
-        now, learnt = self._clock(), self._learning()
-        steady = kind is not None and kind == self._kind and learnt == self._learnt
-        self._alike = self._alike + 1 if steady else 1
-        if kind is not None and self._alike > STEADY:
+        kind, now, learnt = _kind(rows), self._clock(), self._learning()
+        if kind is not None and kind == self._kind and learnt == self._learnt[0]:
             self._note(kind, (now - self._last) * 1e6)
-        self._kind, self._last, self._learnt = kind, now, learnt
+        # A step that is slow may have begun, and be counted, when the one before it is noted.
+        self._kind, self._last, self._learnt = kind, now, (self._learnt[1], learnt)
 
     def of(self, rows: int) -> Mapping[int, float]:
         """The time of a step of so many rows in µs, by the drafts of its widest window.
@@ -74,6 +76,10 @@ class StepTimes:
         Only what has come up often enough to be told; all as if measured just now.
         """
         return self._now.get(rows, {})
+
+    def unsure(self, rows: int) -> Mapping[int, Mapping[int, float]]:
+        """By what share these times may be off against each other, as of `RelativeTimes`."""
+        return self._unsure.get(rows, {})
 
     def usual(self, rows: int) -> int:
         """Of numbers of rows about as large, the one that steps had most often; 0: none yet."""
@@ -98,13 +104,13 @@ class StepTimes:
             rows, drafts = kind
             noted = self._noted.setdefault(rows, RelativeTimes())
             noted.note(drafts, median(times))
-            self._now[rows] = noted.now()
+            self._now[rows], self._unsure[rows] = noted.now(), noted.unsure()
             times.clear()
 
 
 def _about(rows: int) -> int:
-    """Numbers of rows between two powers of two count as about the same."""
-    return (rows - 1).bit_length()
+    """Numbers of rows between two powers of four count as about the same."""
+    return (rows - 1).bit_length() + 1 >> 1
 
 
 def _kind(rows: Sequence[ScheduledRow]) -> tuple[int, int] | None:

@@ -240,6 +240,8 @@ class RequestTable:
         self._uncommitted.popleft()
         if batch:
             self.pacer.waited(waited_s)
+        if not self.decisions.by_row:
+            self.step_times.settled(batch.rows)
 
     def schedule(self, step: int, drafts: int | None = None) -> StepBatch:
         """Choose the rows of `step`, grant rows and blocks, preempt where they run out.

@@ -25,6 +25,7 @@ class WindowGains:
         self._counted: dict[int, tuple[int, int]] = {}  # windows and tokens that are not noted yet
         self._noted = RelativeTimes(NOISE)
         self._now: Mapping[int, float] = {}
+        self._unsure: Mapping[int, Mapping[int, float]] = {}
 
     def note(self, drafts: int, tokens: int) -> None:
         """A window of so many drafts came to so many tokens, at least one."""
@@ -32,10 +33,14 @@ class WindowGains:
         windows, tokens = windows + 1, before + tokens
         if windows == TOGETHER:
             self._noted.note(drafts, tokens / windows)
-            self._now = self._noted.now()
+            self._now, self._unsure = self._noted.now(), self._noted.unsure()
             windows = tokens = 0
         self._counted[drafts] = windows, tokens
 
     def now(self) -> Mapping[int, float]:
         """Tokens of a window, by its drafts, where enough came up; as if all had just now."""
         return self._now
+
+    def unsure(self) -> Mapping[int, Mapping[int, float]]:
+        """By what share these may be off against each other, as of `RelativeTimes`."""
+        return self._unsure

@@ -42,7 +42,7 @@ from stepweave.requests.batch import RequestSpec, ScheduledRow
 from stepweave.requests.decisions import Decisions
 from stepweave.requests.params import SamplingParams
 from stepweave.requests.request import Request
-from stepweave.requests.step_times import FIRST, STEADY, StepTimes
+from stepweave.requests.step_times import FIRST, StepTimes
 from stepweave.requests.window_gains import WindowGains
 from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_requests
 from tests.policies.samples import sample

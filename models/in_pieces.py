@@ -27,8 +27,9 @@ def in_pieces(
 ) -> Found | None:
     """The two tensors that `work` finds, for the caller to keep; None where it was not done.
 
-    `given` are tensors `[n, ...]` by name, each with the size to which it is rounded up, and `work`
+    `given[n, ...]` are tensors by name, each with the size to which it is rounded up, and `work`
     gets them so, with a batch whose attention is not recorded. `key`: all else that it goes by.
+    Raises nothing of its own.
     """
 
     def run(tensors: Sequence[Tensor], between: Between) -> Found:

@@ -205,7 +205,7 @@ class Fastest(Policy):
         "measured. null: a tenth more for each draft.",
     )
     windows: int = Field(
-        default=1024,
+        default=512,
         ge=1,
         le=4096,
         description="Of so many of the last windows it makes the guess.",
@@ -290,11 +290,12 @@ AGAIN = 2048
 TRIAL = 48
 """Steps of a trial: after so many a shape that is new has been recorded and measured."""
 
-BETWEEN = 144
-"""Steps between two trials of numbers that were measured, and may be faster for all that is known:
-a trial costs little where two are about as fast, and the wrong one of them for ever costs more."""
+OFTEN = 2
+"""So many trials, for each doubling of the steps, of numbers that were measured and may be faster
+for all that is known: where two are about as fast a trial costs little, and the wrong one of them
+for ever costs more."""
 
-EVERY = 16
+EVERY = 8
 """Steps after which the numbers are compared again."""
 
 AHEAD = 4096
@@ -318,9 +319,10 @@ def _trial(rates: Sequence[float], row: DraftView) -> int:
     2, … drafts.
     """
     steps = sum(row.came.values())
-    any_may, measured_may = _is_for_any(steps), steps % (BETWEEN + TRIAL) >= BETWEEN
+    of_any, of_measured = _since_trial(steps), _since_comparison(steps)
+    since = min(of_any, of_measured)
     offered = [drafts for drafts in row.came if 1 <= drafts <= len(rates)]
-    if not (any_may or measured_may) or not offered:
+    if since >= TRIAL or not offered:
         return 0
     usual = max(offered, key=row.came.__getitem__)
     off = row.unsure.get(usual, {})
@@ -328,18 +330,24 @@ def _trial(rates: Sequence[float], row: DraftView) -> int:
     hoped = {
         drafts: rate * (1 + doubts.get(drafts, HOPE))
         for drafts, rate in enumerate(rates, start=1)
-        if drafts != usual and (any_may or drafts in off)
+        if drafts != usual and (of_any < TRIAL or drafts in off)
     }
     tried = max(hoped, key=hoped.__getitem__, default=0)
     return tried if tried and hoped[tried] > rates[usual - 1] else 0
 
 
-def _is_for_any(steps: int) -> bool:
-    """Whether the step after so many is one of a trial of any number, measured or not."""
+def _since_trial(steps: int) -> int:
+    """How many of so many steps have passed since the last trial of any number began."""
     if steps >= AGAIN:
-        return steps % AGAIN < TRIAL
+        return steps % AGAIN
     doubled = (steps // UNTRIED).bit_length()
-    return bool(doubled) and steps - (UNTRIED << (doubled - 1)) < TRIAL
+    return steps - (UNTRIED << (doubled - 1)) if doubled else TRIAL
+
+
+def _since_comparison(steps: int) -> int:
+    """The same of a trial of numbers that were measured."""
+    apart = max(UNTRIED, (1 << steps.bit_length()) // (2 * OFTEN))
+    return (steps - apart // 2) % min(AGAIN, apart) if steps >= UNTRIED else TRIAL
 
 
 PRIOR = 0.8

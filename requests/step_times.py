@@ -23,9 +23,10 @@ may be of a step that was disturbed."""
 
 
 class StepTimes:
-    """`clock` tells seconds; without one steps are counted, and no times are known. `learning` grows
-    with each step that takes longer than those like it will: what it takes does not count. Who
-    schedules and who settles may be two threads.
+    """`clock` tells seconds; without one steps are counted, and no times are known.
+
+    `learning` grows with each step that takes longer than those like it will: what it takes does
+    not count. Who schedules and who settles may be two threads.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class StepTimes:
         learning: Callable[[], int] | None = None,
     ) -> None:
         self._clock = clock
-        self._learning, self._learnt = learning or int, (-1, -1)  # as of the last two
+        self._learning, self._learnt = learning or int, (0, 0)  # as of the last two
         self._first = FIRST if learning is None else 0
         self._kind: tuple[int, int] | None = None
         self._last = 0.0

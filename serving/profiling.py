@@ -2,20 +2,23 @@
 
 Costs depend on who else is running, so they are taken under the executor that the pipeline has,
 with all its threads. Steps in which a prompt is computed do not count, nor those with fewer rows
-than asked for. The first round warms up; in each of the others all batch sizes have their turn, so
-that a machine that drifts does so for all of them.
+than asked for, nor, where steps are recorded, those that were not replayed: they are few in the
+long run, and slower. The first round warms up; in each of the others all batch sizes have their
+turn, so that a machine that drifts does so for all of them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from operator import attrgetter
+from typing import NamedTuple
 
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig, PoliciesConfig
+from ..executors.capture import Captures
 from ..executors.recorder import Recorder
 from ..executors.report import RunReport
 from ..executors.run import Executor
@@ -73,19 +76,37 @@ class Profile:
     drafting: DraftingCosts | None
 
 
+FEWEST = 8
+"""Replayed steps that are enough to leave out all others."""
+
+
+class _Ran(NamedTuple):
+    """What is known of one run."""
+
+    report: RunReport  # with its events, and what each step's batch was
+    replayed: frozenset[int]  # of its steps
+
+
 @dataclass
 class _Recording:
     """An executor that traces, and keeps what each step's batch was."""
 
     executor: Executor
-    reports: list[RunReport] = field(default_factory=list)
+    runs: list[_Ran] = field(default_factory=list)
+
+    @property
+    def captures(self) -> Captures | None:
+        """What the executor has captured; None if it captures nothing."""
+        return getattr(self.executor, "captures", None)
 
     def __call__(self, plan: Plan, given: RunArguments) -> RunReport:
         recorder = Recorder()
         kept = (*given.keep, BATCH.name)
         report = self.executor(plan, replace(given, trace=recorder, keep=kept))
         report = replace(report, events=recorder.latest.events())
-        self.reports.append(report)
+        captures = self.captures
+        replayed = frozenset[int]() if captures is None else captures.replayed()
+        self.runs.append(_Ran(report, replayed))
         return report
 
 
@@ -128,10 +149,10 @@ def profile(
             for size in (*sizes, *narrow):
                 tokens = size.serve(llm)
                 if number:
-                    size.count(recording.reports, tokens)
-                recording.reports.clear()
+                    size.count(recording.runs, tokens)
+                recording.runs.clear()
                 if on_round is not None:
-                    on_round(size.rows, size.drafts, number, size.steps)
+                    on_round(size.rows, size.drafts, number, size.counted.steps)
     finally:
         llm.close()
     found = [size.profiled(llm.plan, config.executor) for size in sizes]
@@ -149,11 +170,26 @@ def _numbers_of_drafts(config: PipelineConfig) -> tuple[int, ...]:
 
 def _drafting(narrow: Sequence[_Size], plan: Plan, executor: str) -> DraftingCosts | None:
     """What was found with each number of drafts; None: none was asked for."""
-    predicted: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    timed: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for size in narrow:
         assert size.drafts is not None
-        predicted[size.rows][size.drafts] = size.profiled(plan, executor).predicted_us
-    return DraftingCosts.of(predicted) if predicted else None
+        timed[size.rows][size.drafts] = size.profiled(plan, executor).period.p50
+    return DraftingCosts.of(timed) if timed else None
+
+
+@dataclass
+class _Samples:
+    """What was timed in some steps."""
+
+    ops: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    periods: list[float] = field(default_factory=list)
+    steps: int = 0
+
+    def count(self, report: RunReport, steps: Collection[int]) -> None:
+        for op, times in op_times(report.events, steps).items():
+            self.ops[op] += times
+        self.periods += step_times(report.events, steps)
+        self.steps += len(steps)
 
 
 @dataclass
@@ -163,11 +199,15 @@ class _Size:
     rows: int
     lines: Sequence[PromptLine]
     drafts: int | None = None
-    samples: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    periods: list[float] = field(default_factory=list)
-    steps: int = 0  # that count
+    every: _Samples = field(default_factory=_Samples)  # of all steps that have its rows
+    replayed: _Samples = field(default_factory=_Samples)
     tokens: int = 0  # after the first of each request
     row_steps: int = 0  # rows that decoded, over all steps
+
+    @property
+    def counted(self) -> _Samples:
+        """What counts."""
+        return self.replayed if len(self.replayed.periods) >= FEWEST else self.every
 
     def serve(self, llm: LLM) -> int:
         """Requests enough to keep all rows busy for a while; their tokens after the first."""
@@ -186,9 +226,9 @@ class _Size:
                 tokens += max(0, len(each.token_ids) - 1)
         return tokens
 
-    def count(self, reports: Sequence[RunReport], tokens: int) -> None:
+    def count(self, runs: Sequence[_Ran], tokens: int) -> None:
         self.tokens += tokens
-        for report in reports:
+        for report, replayed in runs:
             batches: Sequence[StepBatch] = report.kept[BATCH.name]
             self.row_steps += sum(row.decodes for batch in batches for row in batch.rows)
             full = {
@@ -196,24 +236,23 @@ class _Size:
                 for step, batch in enumerate(batches)
                 if len(batch.rows) == self.rows and all(row.decodes for row in batch.rows)
             }
-            for op, times in op_times(report.events, full).items():
-                self.samples[op] += times
-            self.periods += step_times(report.events, full)
-            self.steps += len(full)
+            self.every.count(report, full)
+            self.replayed.count(report, full & replayed)
 
     def profiled(self, plan: Plan, executor: str) -> Profiled:
-        if not self.periods:
+        counted = self.counted
+        if not counted.periods:
             raise ProfileError(
                 f"no two steps in a row had {self.rows} rows decoding: give more prompts, longer "
                 "answers (--max-tokens), or fewer rows (--rows)"
             )
-        found = spreads(self.samples)
+        found = spreads(counted.ops)
         medians, means = (
             _predicted(plan, {op: pick(spread) for op, spread in found.items()}, executor)
             for pick in (attrgetter("p50"), attrgetter("mean"))
         )
         per_step = self.tokens / max(1, self.row_steps)
-        return Profiled(self.rows, found, Spread.of(self.periods), medians, means, per_step)
+        return Profiled(self.rows, found, Spread.of(counted.periods), medians, means, per_step)
 
 
 def _predicted(plan: Plan, found: Mapping[str, float], executor: str) -> float:

@@ -11,7 +11,8 @@ from stepweave.configs.costs import load_costs
 from stepweave.configs.load import load_config
 from stepweave.configs.prompts import prompt_of
 from stepweave.configs.schema import PipelineConfig
-from stepweave.executors.report import RunReport
+from stepweave.executors.capture import Captures
+from stepweave.executors.report import OpEvent
 from stepweave.nodes.ops.swapping import HostBlocks
 from stepweave.nodes.values import BATCH
 from stepweave.policies.drafting import Fastest
@@ -152,11 +153,11 @@ def test_steps_with_fewer_drafts_are_timed_and_the_policy_printed_that_reads_the
     widths: dict[int | None, set[int]] = {}
     count = profiling._Size.count
 
-    def noted(self: profiling._Size, reports: Sequence[RunReport], tokens: int) -> None:
-        batches = [batch for each in reports for batch in each.kept[BATCH.name] if batch]
+    def noted(self: profiling._Size, runs: Sequence[profiling._Ran], tokens: int) -> None:
+        batches = [batch for each in runs for batch in each.report.kept[BATCH.name] if batch]
         found = {batch.width for batch in batches if all(row.decodes for row in batch.rows)}
         widths.setdefault(self.drafts, set()).update(found)
-        count(self, reports, tokens)
+        count(self, runs, tokens)
 
     monkeypatch.setattr(profiling._Size, "count", noted)
     result = stepweave(
@@ -166,13 +167,29 @@ def test_steps_with_fewer_drafts_are_timed_and_the_policy_printed_that_reads_the
     )
     assert result.exit_code == 0, result.output
     assert "2 rows, 1 draft: round 1 of 1" in result.stderr
-    assert widths == {None: {5}, 1: {2}, 2: {3}, 4: {5}}, "whatever the policy would offer"
+    assert widths == {None: {5}, 1: {2}, 2: {3}, 3: {4}, 4: {5}}, "whatever the policy would offer"
     (line,) = (each for each in result.stdout.splitlines() if "drafting" in each)
     said = line.removeprefix("policies: {drafting: ").removesuffix("}")
     chosen = config("async_ngram", **{"policies.drafting": said}).policies.drafting
     assert isinstance(chosen, Fastest)
     assert chosen.rows == (1, 2)
     assert [len(periods) for periods in chosen.periods_us or ()] == [4, 4]
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+def test_where_steps_are_replayed_no_others_count(
+    replayed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each run those with odd numbers are, and any other is slow."""
+    steps = frozenset(range(1, 999, 2)) if replayed else frozenset[int]()
+
+    def periods(events: Sequence[OpEvent], counted: frozenset[int]) -> list[float]:
+        return [99.0 if counted - steps else 1.0] * len(counted)
+
+    monkeypatch.setattr(Captures, "replayed", lambda self: steps)
+    monkeypatch.setattr(profiling, "step_times", periods)
+    found = profile(config("async"), STORIES[:1], rows=(1,), rounds=1).sizes[0]
+    assert found.period.p50 == (1.0 if replayed else 99.0)
 
 
 def test_drafts_are_timed_of_drafters_only() -> None:

@@ -197,12 +197,14 @@ def test_fastest_keeps_near_the_best_number_though_predictions_are_wrong() -> No
     for step, window in enumerate(windows):
         times.scheduled([decoding(0, offered + 1)])
         now += takes[offered - 1]
+        times.settled([decoding(0, offered + 1)])
         seen.append(settled(window, offered))
         if step >= 1200:
             spent, gained = spent + takes[offered - 1], gained + 1 + seen[-1].kept
         recent = [*seen][-policy.past :]
         of_steps = times.of(1), times.came(1), times.offered(1)
-        offered = policy.drafts(DraftView(16, 1, (), recent, 0, *of_steps))
+        view = DraftView(16, 1, (), recent, 0, *of_steps, unsure=times.unsure(1))
+        offered = policy.drafts(view)
     assert gained / spent > 0.95 * max(by_trying(windows, takes))
 
 

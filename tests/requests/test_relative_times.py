@@ -51,6 +51,21 @@ def test_a_stray_time_changes_little() -> None:
     assert times.now()[2] / times.now()[1] == pytest.approx(1.2, rel=0.05)
 
 
+def test_two_kinds_are_the_better_known_against_each_other_the_more_often_they_take_turns() -> None:
+    """Whatever the machine's speed is."""
+    times, off = RelativeTimes(), []
+    for _ in range(12):
+        times.note(1, 100.0)
+        times.note(2, 200.0)
+        assert times.unsure()[1][2] == times.unsure()[2][1]
+        off.append(times.unsure()[1][2])
+    assert off == sorted(off, reverse=True)
+    assert 0.005 < off[-1] < 0.02 < off[0] < 0.06
+    times.note(3, 150.0)
+    assert times.unsure()[3][1] == pytest.approx(times.unsure()[3][2], rel=0.2)
+    assert times.unsure()[3][1] > 2 * off[-1], "it was seen once"
+
+
 def test_a_time_is_above_nothing() -> None:
     with pytest.raises(ValueError, match=r"math domain|positive"):
         RelativeTimes().note(1, 0.0)

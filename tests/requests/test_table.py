@@ -5,6 +5,7 @@ import random
 import pytest
 
 from stepweave.requests.batch import StepBatch
+from stepweave.requests.counts import InFlight
 from stepweave.requests.pools import one_class
 from stepweave.requests.request import RequestError, SamplingParams
 from stepweave.requests.table import RequestTable
@@ -51,6 +52,20 @@ def test_a_wide_window_is_not_starved_by_narrow_ones() -> None:
         settle(table, batch)
     assert min(turns.values()) > 10
     assert max(turns.values()) - min(turns.values()) <= 3
+
+
+def test_a_window_in_flight_counts_with_the_drafts_that_it_has() -> None:
+    """The step after one without drafts offers none, and what may come is known all the better."""
+    table = RequestTable(limits(draft_tokens=3, num_blocks=60))
+    asked = request(0, prompt=8, window=4)
+    table.submit(asked)
+    batches = [table.schedule(0), table.schedule(1), table.schedule(2, 1)]
+    widths = [row.window for batch in batches[1:] for row in batch.rows]
+    assert widths == [4, 2]
+    assert asked.upper_bound() == 8 + 1 + sum(widths)
+    for batch in batches:
+        settle(table, batch)
+    assert asked.in_flight == InFlight()
 
 
 def test_blocks_are_reserved_for_the_window_that_the_request_has() -> None:

@@ -11,9 +11,10 @@ from stepweave.serving.drafting_costs import DraftingCosts, between, lengths
         (1, (1,)),
         (2, (1, 2)),
         (3, (1, 2, 3)),
-        (4, (1, 2, 4)),
-        (5, (1, 2, 4, 5)),
-        (16, (1, 2, 4, 8, 16)),
+        (8, (1, 2, 3, 4, 5, 6, 7, 8)),
+        (9, (1, 2, 3, 4, 5, 6, 7, 8, 9)),
+        (16, (1, 2, 3, 4, 5, 6, 7, 8, 16)),
+        (40, (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 40)),
     ],
 )
 def test_of_many_numbers_of_drafts_some_are_timed(most: int, found: tuple[int, ...]) -> None:

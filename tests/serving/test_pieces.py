@@ -65,3 +65,34 @@ def test_prompts_of_one_size_are_replayed_with_the_same_tokens(
     pieces = llm.engine.captures.pieces["forward.device"]
     assert pieces.captured > 0
     assert pieces.replayed > pieces.captured
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    ["async_eagle", "async_eagle3_grammar", "async_mtp", "async_tree", "async_speculation"],
+)
+def test_drafters_have_their_passes_replayed_where_a_prompt_is_beside_them(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row decodes while prompts of one size come, one after the other."""
+    monkeypatch.setattr(threads, "USUAL", 2)
+    prompts = [{"prompt": TEXT[: 40 + count], "max_tokens": 9} for count in range(18)]
+
+    def served(pieces: str) -> tuple[list[tuple[int, ...]], tuple[int, int], LLM]:
+        rows = {"scheduler.max_rows": "2", "scheduler.prefix_cache": "false"}
+        llm = LLM(pipeline=pipeline, overrides={"pieces": pieces, **rows})
+        tokens = [each.token_ids for each in llm.generate(prompts)]
+        totals = llm.engine.totals
+        return tokens, (totals.drafted, totals.accepted), llm
+
+    *expected, _ = served("0")
+    *found, llm = served("auto")
+    assert found == expected
+    assert llm.engine.captures is not None
+    (drafting,) = (
+        counts
+        for op, counts in llm.engine.captures.pieces.items()
+        if op.startswith("draft") and counts.steps
+    )
+    assert drafting.captured > 0
+    assert drafting.replayed > drafting.captured

@@ -127,7 +127,7 @@ class Captures:
             if counts.steps:
                 why = f" ({counts.reasons})" if counts.eager else ""
                 lines.append(
-                    f"{op.removesuffix('.device')}: {counts.replayed} of {counts.steps} steps with "
-                    f"prompts replayed in pieces of {counts.captured} sizes{why}"
+                    f"{op.removesuffix('.device')}: {counts.replayed} of {counts.steps} passes "
+                    f"beside prompts replayed in pieces of {counts.captured} sizes{why}"
                 )
         return lines

@@ -2,8 +2,8 @@
 
 Its input at position p is the target's last hidden state of token p and the token at p + 1, so it
 runs as an EAGLE head does (`eagle.py`): over the tokens of the step, shifted by one, then over its
-own guesses, with the one module for every draft. Of several modules each drafts one token, and the
-last all that are wanted beyond. See `models/mtp_network.py`.
+own guesses, with the one module for every draft. Of several modules each drafts one token, or one
+level of a draft tree, and the last all that are wanted beyond. See `models/mtp_network.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .drafter import Drafter, settled_spans
 from .drafting_model import cache_of, fitting
 from .eagle import proposing
 from .options import ModelName
-from .tree import TreeOptions
+from .tree import Growth, TreeOptions
 from .values import LOADING, TARGET
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def _load(
     loading: Loading = given(LOADING),
 ) -> EagleHead:
     head = loading.mtp_head(chosen.model, target)
-    if head.further and chosen.tree is not None:
+    if head.further and isinstance(chosen.tree, Growth) and chosen.tree.among == "all":
         from ..models.errors import UnsupportedModel
 
         raise UnsupportedModel(
-            f"{head.name}: it has {len(head.modules)} modules, each for one draft of a row, and a "
-            "draft tree has several at a depth: leave out `tree` of the drafter"
+            f"{head.name}: it has {len(head.modules)} modules, each for the drafts of one depth, "
+            "and `among: all` expands nodes of several depths in one pass: leave it out of `tree`"
         )
     return head
 

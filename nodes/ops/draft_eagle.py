@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -18,7 +19,7 @@ from ..tree import GrownTree, ListedTree
 from .draft_masks import permitted
 from .draft_modules import ModulesInTurn
 from .expand import expand
-from .grow import Begun, grow
+from .grow import Begun, Following, Nodes, grow
 from .places import cache_slots_of
 from .proposal import FirstPass, chain
 
@@ -62,6 +63,18 @@ def along_path(
     return features.index_select(0, index), put(tree.places, places), put(inputs.cache_slots, slots)
 
 
+def one_head(forward: Callable[..., tuple[Tensor, Tensor]]) -> Following:
+    """How a head whose `forward` is given goes over the nodes of a tree."""
+
+    def following(begun: Begun, nodes: Nodes) -> tuple[Tensor, Tensor]:
+        states = nodes.states.flatten(0, 1)
+        found = forward(nodes.ids.flatten(), states, begun.batch(nodes))
+        logits, leaving = (each.view(*nodes.ids.shape, -1) for each in found)
+        return logits, leaving
+
+    return following
+
+
 def propose(
     head: EagleHead,
     inputs: Inputs,
@@ -78,8 +91,8 @@ def propose(
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens. `features[T, F]` as the head wants them.
 
-    The first of them are of those `allowed`. Of several modules there are no trees. Passes of a
-    step with prompts may be recorded in `pieces`.
+    The first of them are of those `allowed`. Passes of a step with prompts may be recorded in
+    `pieces`.
     """
     if inputs.decodes == len(inputs.query_lens):
         pieces = None  # the step is recorded as one
@@ -108,7 +121,7 @@ def propose(
     hidden, in_turn = head.fuse(features), None
     if head.further:
         in_turn = ModulesInTurn(head, cache)
-        logits = state = in_turn.settle(first, hidden, inputs.blocks)
+        logits, state = in_turn.settle(first, hidden, inputs.blocks)
     else:
         batch = first.batch(inputs.blocks, cache)
         logits, state = forward(first.ids, hidden, batch, first.last)
@@ -119,10 +132,11 @@ def propose(
     at, reach = sample.window_start + ends, min(context_length, head.context_length)
     ahead: dict[str, int] = {"input_is_ahead": 1, "context_length": context_length}
     if tree is not None:
-        begun = Begun(rule, vocab_size, inputs, logits, state, at, reach, cache, forward, **ahead)
+        following = one_head(forward) if in_turn is None else in_turn.following_nodes
+        begun = Begun(rule, vocab_size, inputs, logits, state, at, reach, cache, following, **ahead)
         return grow(begun, tree) if isinstance(tree, ListedTree) else expand(begun, tree)
 
-    def following(tokens: Tensor, batch: AttentionBatch) -> Tensor:
+    def follow(tokens: Tensor, batch: AttentionBatch) -> Tensor:
         nonlocal state
         logits, state = forward(tokens, state, batch)
         return logits
@@ -135,6 +149,6 @@ def propose(
         at,
         reach,
         cache,
-        following if in_turn is None else in_turn.following,
+        follow if in_turn is None else in_turn.following,
         **ahead,
     )

@@ -16,6 +16,7 @@ from torch import Tensor
 from ...models.attention import AttentionBatch
 from ...models.eagle import EagleHead
 from ...models.paged_cache import PagedCache
+from .grow import Begun, Nodes
 from .places import cache_slots_of
 from .proposal import FirstPass
 
@@ -27,9 +28,12 @@ class ModulesInTurn:
         self._modules, self._left, self._cache = head.modules, head.left_layers, cache
         self._drafts: list[Tensor] = []  # [S] each
         self._newest: Tensor | None = None  # [S, H] of the last draft
+        self._passed: Nodes | None = None  # of the tree, as long as modules change
+        self._depth = 0  # of the nodes passed over last
 
-    def settle(self, first: FirstPass, hidden: Tensor, blocks: Tensor) -> Tensor:
-        """All modules over the tokens of `first`: logits `[L, V]` of the first drafts.
+    def settle(self, first: FirstPass, hidden: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """All modules over the tokens of `first`: of the first, where drafts begin, logits `[S, V]`
+        and hidden states `[S, H]`.
 
         `hidden[T, H]` is what the first module reads. `blocks[R, B]` as of `FirstPass.batch`.
         Raises nothing of its own.
@@ -44,7 +48,8 @@ class ModulesInTurn:
             ).flatten()
             before = self._left_before(place, slots)
             self._pass(place, first.ids, before, batch.then(positions, slots))
-        return self._modules[0].logits(states.index_select(0, first.last))
+        ends = states.index_select(0, first.last)
+        return self._modules[0].logits(ends), ends
 
     def following(self, tokens: Tensor, batch: AttentionBatch) -> Tensor:
         """Logits `[S, V]` of the drafts after `tokens[S]`, the newest.
@@ -73,6 +78,34 @@ class ModulesInTurn:
         states = self._pass(place, torch.stack(ids, dim=1).flatten(), hidden, own)
         self._newest = states.view(*positions.shape, -1)[:, -1]
         return self._modules[place].logits(self._newest)
+
+    def following_nodes(self, begun: Begun, nodes: Nodes) -> tuple[Tensor, Tensor]:
+        """Logits `[S, n, V]` and hidden states `[S, n, H]` of `nodes`, one level of a tree.
+
+        A module that has not drafted yet takes in all levels above, as it takes in all drafts of a
+        chain: of a node's parent the module before has left what it made. Raises nothing of its
+        own.
+        """
+        self._depth += 1
+        last, n = len(self._modules) - 1, nodes.ids.shape[1]
+        place, taken = min(self._depth, last), nodes
+        if self._depth <= last:
+            if self._passed is not None:
+                taken = self._passed.and_then(nodes)
+            self._passed = taken
+        batch = begun.batch(taken, back=place)
+        hidden = taken.states.flatten(0, 1)
+        if self._depth <= last:
+            parents = (begun.positions - (place - 1))[:, None] + taken.parents
+            parents = parents.masked_fill((batch.positions < 0).view_as(parents), -1)
+            blocks = begun.inputs.blocks_of_samples
+            hidden = self._left_before(
+                place, cache_slots_of(blocks, parents, self._cache.block_size).flatten()
+            )
+        states = self._pass(place, taken.ids.flatten(), hidden, batch)
+        newest = states.view(*taken.ids.shape, -1)[:, -n:]
+        logits = self._modules[place].logits(newest.flatten(0, 1))
+        return logits.view(*nodes.ids.shape, -1), newest
 
     def _pass(self, place: int, ids: Tensor, hidden: Tensor, batch: AttentionBatch) -> Tensor:
         """What a module makes of its input, `[T, H]`; it leaves that for the next."""

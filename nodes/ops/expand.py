@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ..data import Proposal
 from ..tree import GrownTree
-from .grow import Begun, scored
+from .grow import Begun, Nodes, scored
 
 _ROOT = -1
 
@@ -70,15 +70,23 @@ def expand(begun: Begun, tree: GrownTree) -> Proposal:
         masked = places.masked[:, here]
         entering = states.gather(1, newest.by[..., None].expand(-1, -1, states.shape[2]))
         logits, leaving = begun.following(
-            newest.tokens.clamp(min=0).flatten(),
-            entering.flatten(0, 1),
-            begun.batch(masked, places.slots[:, here], ancestors, newest.depth, here.stop),
+            begun,
+            Nodes(
+                ids=newest.tokens.clamp(min=0),
+                states=entering,
+                parents=newest.by,
+                masked=masked,
+                slots=places.slots[:, here],
+                bits=ancestors,
+                depth=newest.depth,
+                width=here.stop,
+            ),
         )
-        states = torch.cat([states, leaving.view(rows, growth.width, -1)], dim=1)
+        states = torch.cat([states, leaving], dim=1)
         bits = torch.cat([bits, ancestors], dim=1)
         # What has no place, or was expanded before, has no children of any account.
         sure = waiting.gather(1, best).masked_fill(masked < 0, -torch.inf)
-        logits = logits.view(rows, growth.width, -1)[..., : begun.vocab_size]
+        logits = logits[..., : begun.vocab_size]
         newest = replace(newest, sure=sure)
         more = _children(begun, newest, own, best, logits, growth.each)
         waiting = waiting.scatter(1, best, -torch.inf)

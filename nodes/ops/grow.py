@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -13,15 +13,38 @@ from ...models.paged_cache import PagedCache
 from ...models.tree_rows import TreeRows
 from ...policies.acceptance import Acceptance
 from ...sampling.noise import Purpose, gumbel, of_window
-from ...sampling.windows import BITS
 from ..data import Inputs, Proposal, SampleRows
 from ..tree import ListedTree, Tree
 from .likelihoods import likelihoods
-from .places import Ahead, ahead
+from .places import Ahead, ahead, cache_slots_of
 
-Following = Callable[[Tensor, Tensor, AttentionBatch], tuple[Tensor, Tensor]]
-"""One more pass over tokens `ids[L]`, each after hidden states `[L, H]`: logits `[L, V]`, and the
-hidden states `[L, H]` of these tokens.
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """n nodes of each row's tree. Those of one pass have one depth, or each has its own."""
+
+    ids: Tensor  # [S, n]
+    states: Tensor  # [S, n, H] of their parents
+    parents: Tensor  # [S, n] places of these
+    masked: Tensor  # [S, n] position of each one's place, −1: not meant, as in `Ahead`
+    slots: Tensor  # [S, n] of these
+    bits: Tensor  # [S, n] its ancestors and itself, among `width` places
+    depth: Tensor  # [S, n]
+    width: int
+
+    def and_then(self, more: Nodes) -> Nodes:
+        """These, then `more`, which have ancestors among as many places or more."""
+        joined = {
+            each.name: torch.cat([getattr(self, each.name), getattr(more, each.name)], dim=1)
+            for each in fields(self)
+            if each.name != "width"
+        }
+        return Nodes(width=more.width, **joined)
+
+
+Following = Callable[["Begun", Nodes], tuple[Tensor, Tensor]]
+"""One more pass, over nodes behind those of the passes before: logits `[S, n, V]`, and their hidden
+states `[S, n, H]`.
 """
 
 
@@ -66,15 +89,18 @@ class Begun:
             sample.draft_limit,
         )
 
-    def batch(
-        self, masked: Tensor, slots: Tensor, bits: Tensor, depth: Tensor | int, width: int
-    ) -> AttentionBatch:
-        """A pass over n nodes of `depth[S, n]`: `masked[S, n]` and `slots[S, n]` as in `Ahead`.
+    def batch(self, nodes: Nodes, back: int = 0) -> AttentionBatch:
+        """A pass over nodes, row by row. `back`: so many positions before, keys and all.
 
-        `bits[S, n]`: their ancestors, among `width` places. Raises nothing of its own.
+        A row whose text has no such positions is masked. Raises nothing of its own.
         """
-        rows, n = masked.shape
-        at = (self.positions[:, None] + depth).expand(-1, n).masked_fill(masked < 0, -1)
+        rows, n = nodes.masked.shape
+        starts, slots, masked = self.positions - back, nodes.slots, nodes.masked < 0
+        if back:
+            masked, starts = masked | (starts < 0)[:, None], starts.clamp(min=0)
+            places = (nodes.masked - back).masked_fill(masked, -1)
+            slots = cache_slots_of(self.inputs.blocks_of_samples, places, self.cache.block_size)
+        at = (starts[:, None] + nodes.depth).masked_fill(masked, -1)
         long = self.inputs.long_rows
         return AttentionBatch(
             (n,) * rows,
@@ -85,9 +111,9 @@ class Begun:
             None if long is None else long.repeat_interleave(n, output_size=rows * n),
             tree=TreeRows(
                 rows=rows,
-                starts=self.positions.repeat_interleave(n, output_size=rows * n),
-                bits=bits.flatten(),
-                width=width,
+                starts=starts.repeat_interleave(n, output_size=rows * n),
+                bits=nodes.bits.flatten(),
+                width=nodes.width,
             ),
         )
 
@@ -114,19 +140,25 @@ def grow(begun: Begun, tree: ListedTree) -> Proposal:
             torch.stack([each[:, place] for place in inner], dim=1)
             for each in (places.masked, places.slots)
         )
-        bits = torch.stack([tree.branches[BITS, place] for place in inner]).expand_as(masked)
-        ids = torch.stack([tokens[place] for place in inner], dim=1)
-        states = torch.stack([known[shape.parents[place - 1]][1] for place in inner], dim=1)
+        above = [shape.parents[place - 1] for place in inner]
+        parents, depths, bits = (
+            torch.stack([line[place] for place in inner]).expand_as(masked)
+            for line in tree.branches.unbind()
+        )
         logits, states = begun.following(
-            ids.clamp(min=0).flatten(),
-            states.flatten(0, 1),
-            begun.batch(masked, slots, bits, depth + 1, width + 1),
+            begun,
+            Nodes(
+                ids=torch.stack([tokens[place] for place in inner], dim=1).clamp(min=0),
+                states=torch.stack([known[place][1] for place in above], dim=1),
+                parents=parents,
+                masked=masked,
+                slots=slots,
+                bits=bits,
+                depth=depths,
+                width=width + 1,
+            ),
         )
-        by_place = zip(
-            logits.view(*ids.shape, -1)[..., : begun.vocab_size].unbind(1),
-            states.view(*ids.shape, -1).unbind(1),
-            strict=True,
-        )
+        by_place = zip(logits[..., : begun.vocab_size].unbind(1), states.unbind(1), strict=True)
         known = dict(zip(inner, by_place, strict=True))
     return Proposal(
         _by_place(tokens),

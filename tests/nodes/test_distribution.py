@@ -25,6 +25,7 @@ from stepweave.nodes.data import DraftTable, Proposal, Sampled
 from stepweave.nodes.ops import expand as growing
 from stepweave.nodes.ops import forcing
 from stepweave.nodes.ops import proposal as proposing
+from stepweave.nodes.ops.draft_eagle import one_head
 from stepweave.nodes.ops.expand import expand
 from stepweave.nodes.ops.grow import Begun, grow
 from stepweave.nodes.ops.proposal import chain, published
@@ -146,7 +147,8 @@ def begun(rule: Acceptance, inputs: Any, last: Tensor, done: Tensor) -> Begun:
         return Q[ids], states
 
     at, states = PROMPT + done - 2, torch.zeros(len(last), 1)
-    return Begun(rule, VOCAB, inputs, Q[last], states, at, 48, CACHE, following, 1, 48)
+    by_head = one_head(following)
+    return Begun(rule, VOCAB, inputs, Q[last], states, at, 48, CACHE, by_head, 1, 48)
 
 
 LISTED = Tree.of([(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])

@@ -6,6 +6,7 @@ must draft as if they saw the whole text anew.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -25,6 +26,7 @@ from stepweave.nodes.data import Kept
 from stepweave.nodes.drafter import settled_spans
 from stepweave.nodes.eagle import propose
 from stepweave.nodes.mtp import MtpOptions, _load
+from stepweave.nodes.tree import GrownTree, Growth, ListedTree, Tree
 from stepweave.policies.acceptance import Coupled
 from stepweave.requests.batch import ScheduledRow, StepBatch
 from tests.models.test_mtp import LAYOUTS, Reference, Weights, module_weights, smaller, with_more
@@ -44,18 +46,42 @@ class Plain:
         self.modules = [Reference(larger, weights, epsilon, place) for place in range(count)]
 
     @torch.no_grad()
-    def drafts(self, text: list[int], hidden: Tensor) -> list[int]:
-        """Those after `text`, of which the last token has no hidden state among `hidden[T, H]`."""
-        known, states, most = list(text), hidden, len(self.modules) - 1
+    def guesses(self, text: list[int], hidden: Tensor, path: Sequence[int]) -> Tensor:
+        """Logits `[V]` after `text` and the drafts of `path`.
+
+        The last token of `text` has no hidden state among `hidden[T, H]`.
+        """
+        known, states, most = [*text, *path], hidden, len(self.modules) - 1
         fed = states
-        for place in range(DRAFTS):
+        for place in range(len(path) + 1):
             if place <= most:  # what the module before made of each position
                 fed, first = states, place + 1
             else:  # the last again, a position further, with what it made itself
                 fed = torch.cat([fed, states[-1:]])
-            logits, states = self.modules[min(place, most)](known[first:], fed)
-            known.append(int(logits[-1].argmax()))
-        return known[len(text) :]
+            seen = known[first : len(text) + place]
+            logits, states = self.modules[min(place, most)](seen, fed)
+        return logits[-1]
+
+    def drafts(self, text: list[int], hidden: Tensor) -> list[int]:
+        """The likeliest chain after `text`, by `guesses`."""
+        path: list[int] = []
+        for _ in range(DRAFTS):
+            path.append(int(self.guesses(text, hidden, path).argmax()))
+        return path
+
+    def check(self, tokens: list[int], branches: Tensor, text: list[int], hidden: Tensor) -> int:
+        """Whether each node of a tree, `branches[3, k + 1]`, is of the likeliest after its way, as
+        many as its parent has children; how deep it is.
+        """
+        parents = branches[0].tolist()
+        ways: dict[int, list[int]] = {0: []}
+        for place, token in enumerate(tokens, start=1):
+            ways[place] = [*ways[parents[place]], token]
+        for parent in set(parents[1:]):
+            own = {tokens[at - 1] for at in range(1, len(parents)) if parents[at] == parent}
+            likely = self.guesses(text, hidden, ways[parent]).topk(len(own)).indices
+            assert own == set(likely.tolist()), (parent, ways)
+        return max(map(len, ways.values()))
 
 
 class Row:
@@ -96,8 +122,31 @@ class Row:
         return row, self.text[at : at + right + 1], states
 
 
-def run(head: EagleHead, plain: Plain, monkeypatch: pytest.MonkeyPatch, *, padded: bool) -> int:
-    """Write three texts at a time; how many windows were drafted, each as `plain` says."""
+LISTED = Tree.of(((0,), (1,), (0, 0), (0, 0, 0), (0, 0, 0, 0)))
+TREES = {
+    "no tree": None,
+    "listed": ListedTree(LISTED, LISTED.branches(torch.device("cpu"))),
+    "two at each depth": ListedTree(
+        Tree.of(((0,), (1,), (0, 0), (1, 0), (1, 0, 0))),
+        Tree.of(((0,), (1,), (0, 0), (1, 0), (1, 0, 0))).branches(torch.device("cpu")),
+    ),
+    "grown": GrownTree(Growth(width=1, depth=4, children=2), DRAFTS),
+    "wide": GrownTree(Growth(width=2, depth=3), DRAFTS),
+}
+
+
+def run(
+    head: EagleHead,
+    plain: Plain,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    padded: bool,
+    tree: ListedTree | GrownTree | None = None,
+) -> int:
+    """Write three texts at a time; how many windows were drafted, each as `plain` says.
+
+    What is judged are chains, whatever is offered.
+    """
     monkeypatch.setattr(steps, "LIMITS", LIMITS)
     monkeypatch.setattr(steps, "VOCAB", VOCAB)
     draw = Random(5)
@@ -135,16 +184,23 @@ def run(head: EagleHead, plain: Plain, monkeypatch: pytest.MonkeyPatch, *, padde
             rule=Coupled(),
             vocab_size=VOCAB,
             limits=LIMITS,
-            tree=None,
+            tree=tree,
             recorder=None,
         )
-        offered = iter([] if proposal is None else proposal.tokens.tolist())
+        drafted = 0
         for row, (_, sampled, _) in zip(going, planned, strict=True):
             row.computed += row.kept
             if sampled is not None:
-                end = row.computed
-                wanted = plain.drafts(row.text[: end + 1], row.hidden[:end])
-                assert next(offered) == wanted, f"row {row.number} at {end}"
+                assert proposal is not None
+                at, text, seen = drafted, row.text[: row.computed + 1], row.hidden
+                drafted += 1
+                tokens = proposal.tokens[at].tolist()
+                if proposal.branches is None:
+                    assert tokens == plain.drafts(text, seen[: row.computed]), row.number
+                else:
+                    branches = proposal.branches[at]
+                    depth = plain.check(tokens, branches, text, seen[: row.computed])
+                    assert depth == int(branches[1].max())
                 compared += 1
     return compared
 
@@ -208,10 +264,20 @@ def test_the_plain_reading_is_that_of_transformers_own_modules(family: str, tmp_
         assert plain.drafts(text, hidden)[:3] == own[0].tolist()
 
 
-def test_several_modules_offer_no_trees(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tree", [name for name in TREES if TREES[name]])
+@pytest.mark.parametrize("modules", [2, 3, 4])
+def test_nodes_of_trees_are_the_likeliest_after_their_way(
+    tree: str, modules: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, plain, _ = loaded("deepseek_v3", modules, tmp_path / "modules")
+    assert run(head, plain, monkeypatch, padded=True, tree=TREES[tree]) > 10
+
+
+def test_several_modules_offer_no_trees_of_which_a_pass_has_several_depths(tmp_path: Path) -> None:
     larger = with_more("llama", 2)
     folder = write_modules(tmp_path / "modules", module_weights(larger, "deepseek"), {})
     target = CausalLM.wrap(smaller(larger), invariant=False)
-    chosen = MtpOptions(model=str(folder), tree=((0,), (1,)))
-    with pytest.raises(UnsupportedModel, match=r"it has 2 modules, .* leave out `tree`"):
+    growth = {"width": 1, "depth": 3, "children": 2, "among": "all"}
+    chosen = MtpOptions.model_validate({"model": str(folder), "tree": growth, "tokens": 4})
+    with pytest.raises(UnsupportedModel, match=r"it has 2 modules, .* leave it out of `tree`"):
         _load(chosen, target, Loading(invariant=False))

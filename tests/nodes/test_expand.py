@@ -22,8 +22,9 @@ from torch import Tensor
 from stepweave.models.attention import AttentionBatch
 from stepweave.nodes.data import Proposal
 from stepweave.nodes.ops import expand as ops
+from stepweave.nodes.ops.draft_eagle import one_head
 from stepweave.nodes.ops.expand import expand
-from stepweave.nodes.ops.grow import Begun, grow
+from stepweave.nodes.ops.grow import Begun, Nodes, grow
 from stepweave.nodes.tree import GrownTree, Growth, ListedTree, Tree
 from stepweave.policies.acceptance import Acceptance, Coupled, Rejection, Typical
 from stepweave.sampling.noise import Purpose, gumbel, of_window
@@ -110,7 +111,7 @@ def begun(rule: Acceptance, width: int, limits: Sequence[int], *, greedy: bool) 
         positions=torch.tensor(STARTS),
         reach=48,
         cache=cache,
-        following=Table().following,
+        following=one_head(Table().following),
         input_is_ahead=AHEAD,
         context_length=48,
     )
@@ -265,8 +266,8 @@ def test_the_table_finds_a_node_with_the_wrong_ancestors() -> None:
     batch = type(given).batch
 
     class Other(Begun):
-        def batch(self, masked: Tensor, slots: Tensor, bits: Tensor, *rest: Any) -> Any:
-            return batch(self, masked, slots, bits & ~2, *rest)
+        def batch(self, nodes: Nodes, back: int = 0) -> AttentionBatch:
+            return batch(self, replace(nodes, bits=nodes.bits & ~2), back)
 
     other = Other(**{name: getattr(given, name) for name in Begun.__slots__})
     with pytest.raises(AssertionError):

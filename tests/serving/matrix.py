@@ -40,7 +40,7 @@ from tests.serving.rounding import rounding
 
 METHODS: tuple[str | None, ...] = (
     *(None, "draft_model", "eagle", "eagle3", "mtp"),
-    *("medusa", "ngram", "suffix", "eagle3 tree", "mtp grown", "mtp modules"),
+    *("medusa", "ngram", "suffix", "eagle3 tree", "mtp grown", "mtp modules", "modules tree"),
 )
 """Drafters, some of them with trees, or with several modules."""
 
@@ -49,9 +49,10 @@ TREES: dict[str, tuple[Method, tuple[tuple[int, ...], ...] | Growth, int]] = {
     "mtp grown": ("mtp", Growth(width=2, depth=3, children=3, among="all"), 6),
     "mtp level": ("mtp", Growth(width=2, depth=3, children=3), 8),
     "eagle tree": ("eagle", ((0,), (1,), (0, 0), (1, 0)), 4),
+    "modules tree": ("mtp", ((0,), (1,), (0, 0), (0, 0, 0)), 4),
     "medusa tree": ("medusa", ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0)), 6),
 }
-MODULES = {"mtp modules": 3}
+MODULES = {"mtp modules": 3, "modules tree": 3}
 """How many modules that predict further tokens there are, for four drafts."""
 OTHER = "other vocabulary"
 """A drafter that is a smaller model, with a tokenizer of its own."""

@@ -241,7 +241,7 @@ def test_notes_say_what_was_not_replayed() -> None:
     *of_segments, of_pieces = notes
     assert len(of_segments) == 2, "one for each segment"
     assert all("steps not replayed" in note for note in of_segments)
-    assert of_pieces.startswith("forward: 0 of 1 steps with prompts replayed in pieces")
+    assert of_pieces.startswith("forward: 0 of 1 passes beside prompts replayed in pieces")
     assert LLM(pipeline="async").summary()["notes"] == []
 
 

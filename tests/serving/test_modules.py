@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from stepweave.nodes.tree import Growth
 from stepweave.policies.acceptance import Rejection
 from stepweave.policies.chosen import Policies
 from stepweave.requests.request import SamplingParams
@@ -66,15 +67,22 @@ ROOM: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize(("count", "run", "room"), [*product((2, 3), RUNS, ROOM)])
+TREES: dict[str, dict[str, Any]] = {
+    "chain": {},
+    "listed": {"tree": ((0,), (1,), (0, 0), (0, 1), (0, 0, 0)), "draft_tokens": 5},
+    "grown": {"tree": Growth(width=2, depth=3, children=3), "draft_tokens": 6},
+}
+
+
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize(("count", "run", "room", "tree"), [*product((2, 3), RUNS, ROOM, TREES)])
 def test_tokens_are_those_without_modules_and_counts_those_of_the_serial_loop(
-    count: int, run: dict[str, Any], room: dict[str, Any]
+    count: int, run: dict[str, Any], room: dict[str, Any], tree: str
 ) -> None:
     means = {
         key: room[key] for key in ("invariant", "dtype", "cache_dtype", "policies") if key in room
     }
-    config = replace(BASE, modules=count, **means)
+    config = replace(BASE, modules=count, **means, **TREES[tree])
     tokens, counts = by_serial_loop(config)
     (found, again), preemptions = outcome(replace(config, **run, **room))
     assert (found, again) == (tokens, counts)
@@ -94,6 +102,17 @@ def test_further_modules_draft_other_tokens_than_one_repeated() -> None:
     one = [replace(each, draft_tokens=1) for each in ASKED]
     first = {outcome(replace(BASE, modules=count), one)[0][1][0] for count in (1, 2, 3)}
     assert len(first) == 1, "the first draft is of the first module"
+
+
+def test_a_tree_of_several_modules_keeps_more_than_its_likeliest_chain() -> None:
+    listed = TREES["listed"]["tree"]
+    chain = [node for node in listed if not any(node)]
+    accepted = []
+    for tree in (chain, listed):
+        more = {"tree": tuple(tree), "draft_tokens": len(tree)}
+        counts = by_serial_loop(replace(BASE, modules=3, **more))[1]
+        accepted.append(sum(each for _, each in counts))
+    assert accepted[1] > accepted[0] > 0
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -173,20 +173,20 @@ Periods = Annotated[
 
 
 class Fastest(Policy):
-    """As many drafts as give most tokens per second, by the periods that a plan predicts.
+    """As many drafts as give most tokens per second, by the periods of steps.
 
     How many drafts are kept is what the last windows of all requests came to; where windows with as
-    many drafts came up often enough, what these came to counts. The period of a step is predicted
-    for numbers of rows and of drafts; what steps of this engine took counts in place of it as soon
-    as there is enough of that, and corrects the predictions that are left. Figures that were taken
-    far apart are compared as if the machine had been as fast, and texts as easy, at both.
+    many drafts came up often enough, what these came to counts. The period of a step is given for
+    numbers of rows and of drafts; what steps of this engine took counts in place of it as soon as
+    there is enough of that, and corrects the periods that are left. Figures that were taken far
+    apart are compared as if the machine had been as fast, and texts as easy, at both.
 
     All rows are offered alike, since a step computes as many drafts for each as for the row with
     most; and about as many rows alike, since each number brings shapes of steps. Steps of a shape
     that is new are slow until they are recorded, so the last number with about as many rows stays
     until what another promises would repay that within as many steps as there were. Ever more
-    seldom a number that is not measured is tried for a few steps, so wrong predictions are found
-    out.
+    seldom another number is tried for a few steps: one that was not measured, so that wrong periods
+    are found out, or one that may be as fast for all that is known.
     """
 
     rows: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -200,9 +200,9 @@ class Fastest(Policy):
         default=None,
         min_length=1,
         max_length=64,
-        description="For each number of rows the periods of a step with 1, 2, … drafts, as the "
-        "plan predicts them and `profile` prints them. Only their ratios count once steps are "
-        "measured. null: a tenth more for each draft.",
+        description="For each number of rows the periods of a step with 1, 2, … drafts, as "
+        "`profile --drafts` prints them. Only their ratios count once steps are measured. null: a "
+        "tenth more for each draft.",
     )
     windows: int = Field(
         default=512,

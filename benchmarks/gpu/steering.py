@@ -30,7 +30,8 @@ from torch import Tensor
 from stepweave.graph.declare import op
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Value
-from stepweave.graph.parameters import Resource, given, read, settings, update
+from stepweave.graph.parameters import Resource, given, pieces, read, settings, update
+from stepweave.graph.pieces import Pieces
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.paged_cache import PagedCache
 from stepweave.models.translated import TranslatedLM
@@ -140,10 +141,11 @@ def propose(
     vocab_size: int = given(VOCAB_SIZE),
     limits: Limits = given(LIMITS),
     tables: Tables = given(TABLES),
+    recorder: Pieces | None = pieces(),
 ) -> Proposal | None:
     """The drafts that the tables say, after the draft model has computed its own."""
     found = draft_model.propose(
-        inputs, sampled, draft_kv, None, None, model, rule, vocab_size, limits
+        inputs, sampled, draft_kv, None, None, model, rule, vocab_size, limits, recorder
     )
     if found is None or inputs is None or inputs.sample is None or sampled is None:
         return None

@@ -204,7 +204,7 @@ def test_there_is_a_limit_to_recordings_and_to_their_memory(
     slots = device.captures.where
     assert slots.nbytes == LARGEST * (WIDTH + 1) * 4, "what all come to lies in one place"
     [note] = [each for each in device.captures.notes() if "in pieces" in each]
-    assert note.startswith(f"think: {found.replayed} of {STEPS} steps with prompts replayed")
+    assert note.startswith(f"think: {found.replayed} of {STEPS} passes beside ")
 
 
 def test_sizes_are_few_and_waste_little() -> None:

@@ -24,7 +24,7 @@ from stepweave.testing.engines import (
     tiny_engine,
     tiny_requests,
 )
-from tests.serving.matrix import GRAMMARS, SCHEMA, TREES
+from tests.serving.matrix import GRAMMARS, MODULES, SCHEMA, TREES
 
 BASE = TinyConfig(draft_tokens=3, structured=True)
 MASKED: dict[str, Any] = {
@@ -53,7 +53,8 @@ def engine_of(config: TinyConfig, drafter: str | None, by_grammar: bool) -> Engi
     if drafter is None:
         return tiny_engine(replace(config, draft_tokens=0))
     method, tree, k = TREES.get(drafter, (drafter, None, 3))
-    config = replace(config, method=method, tree=tree, draft_tokens=k)  # type: ignore[arg-type]
+    modules = MODULES.get(drafter, 1)
+    config = replace(config, method=method, tree=tree, draft_tokens=k, modules=modules)  # type: ignore[arg-type]
     heeding = ALLOWED if method == "suffix" else MASKED
     return tiny_engine(config, settings=heeding if by_grammar else None)
 

@@ -27,7 +27,7 @@ from stepweave.testing.engines import (
     tiny_requests,
 )
 from stepweave.testing.models import tiny_tokenizer
-from tests.serving.matrix import GRAMMARS, SCHEMA, TREES
+from tests.serving.matrix import GRAMMARS, MODULES, SCHEMA, TREES
 from tests.shares import one_in
 
 BASE = TinyConfig(draft_tokens=3, structured=True)
@@ -76,7 +76,8 @@ def drafting(method: str) -> TinyConfig:
     """`BASE` with a drafter of the matrix."""
     if method in TREES:
         kind, tree, tokens = TREES[method]
-        return replace(BASE, method=kind, tree=tree, draft_tokens=tokens)
+        modules = MODULES.get(method, 1)
+        return replace(BASE, method=kind, tree=tree, draft_tokens=tokens, modules=modules)
     return replace(BASE, method=cast(Method, method))
 
 
@@ -85,7 +86,7 @@ DRAFTERS = ("draft_model", "eagle3", "ngram", "suffix", *TREES)
 
 @pytest.mark.parametrize(
     ("run", "method", "sampling", "grammars", "rule"),
-    one_in(12, RUNS[1:], DRAFTERS, SETS, ("schema", "structural tag", "mixed"), RULES),
+    one_in(24, RUNS[1:], DRAFTERS, SETS, ("schema", "structural tag", "mixed"), RULES),
 )
 def test_tokens_are_those_without_and_counts_equal_at_every_depth(
     run: tuple[int, str], method: str, sampling: str, grammars: str, rule: str

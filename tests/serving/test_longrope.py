@@ -90,7 +90,7 @@ ROOM: dict[str, dict[str, str]] = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    ("room", "pipeline"), one_in(2, ROOM, ("async", "async_speculation", "async_ngram"))
+    ("room", "pipeline"), one_in(3, ROOM, ("async", "async_speculation", "async_ngram"))
 )
 def test_tokens_are_those_of_generate_across_the_original_context(
     pipeline: str, room: str, phi3: Path, answers: list[tuple[int, ...]]

@@ -74,7 +74,7 @@ TREES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("count", "run", "room", "tree"), [*product((2, 3), RUNS, ROOM, TREES)])
 def test_tokens_are_those_without_modules_and_counts_those_of_the_serial_loop(
     count: int, run: dict[str, Any], room: dict[str, Any], tree: str
@@ -108,9 +108,9 @@ def test_a_tree_of_several_modules_keeps_more_than_its_likeliest_chain() -> None
     listed = TREES["listed"]["tree"]
     chain = [node for node in listed if not any(node)]
     accepted = []
-    for tree in (chain, listed):
-        more = {"tree": tuple(tree), "draft_tokens": len(tree)}
-        counts = by_serial_loop(replace(BASE, modules=3, **more))[1]
+    for tree in (tuple(chain), listed):
+        config = replace(BASE, modules=3, tree=tree, draft_tokens=len(tree))
+        counts = by_serial_loop(config)[1]
         accepted.append(sum(each for _, each in counts))
     assert accepted[1] > accepted[0] > 0
 

@@ -29,7 +29,7 @@ KEEP = 1024
 """The most: each trial that finds what the last one found doubles the steps to the next. Batches
 change all the time, and a trial runs half of its steps the slower way."""
 
-WORTH = 0.9
+WORTH = 0.95
 """How much shorter threads must make steps, in both turns of a trial. Batches change while it is
 tried, so a smaller difference, or one turn, may be chance; and callers tell tokens earlier, with
 one core less."""

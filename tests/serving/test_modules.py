@@ -138,3 +138,22 @@ def test_a_prefix_that_is_shared_has_what_every_module_left_there(count: int) ->
     assert table.prefix_hits == (len(prompt) - count) // 4 * 4
     assert found[0] == found[1]
     assert 0 < found[0][2] < found[0][1]
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("prompt", [[7], [7, 9], [7, 9, 11]], ids=len)
+def test_a_text_shorter_than_there_are_modules_is_the_plain_one(
+    tree: str, prompt: list[int]
+) -> None:
+    """Its first windows have no place for what later modules keep."""
+
+    def served(config: TinyConfig) -> list[int]:
+        engine = tiny_engine(config)
+        request = fitted(engine, tiny_request(0, prompt, SamplingParams(max_tokens=16)))
+        table = engine.new_table()
+        table.submit(request)
+        engine.run(table)
+        assert request.error is None
+        return list(request.output_ids)
+
+    assert served(replace(BASE, modules=4, **TREES[tree])) == served(TinyConfig())

@@ -283,7 +283,7 @@ class EagleHead:
             found = self._in_pieces(pieces, given, batch, logit_rows)
             if found is not None:
                 return found
-        out = self._states(given.padded(self._least_tokens(len(ids))), batch)[: len(ids)]
+        out = self._padded_states(given, batch)
         asked = out if logit_rows is None else out.index_select(0, logit_rows)
         return self._logits(asked), asked
 
@@ -293,8 +293,7 @@ class EagleHead:
         `hidden[T, H]`, and no logits.
         """
         batch.begin()
-        given = self._given(ids, hidden, batch)
-        return self._states(given.padded(self._least_tokens(len(ids))), batch)[: len(ids)]
+        return self._padded_states(self._given(ids, hidden, batch), batch)
 
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:
@@ -340,6 +339,11 @@ class EagleHead:
             return None
         count = tokens if logit_rows is None else len(logit_rows)
         return found[0][:count], found[1][:count]
+
+    def _padded_states(self, given: _Given, batch: AttentionBatch) -> Tensor:
+        """`[T, H]` of what is given, computed with as many tokens as a pass has at least."""
+        tokens = len(given.ids)
+        return self._states(given.padded(self._least_tokens(tokens)), batch)[:tokens]
 
     def _states(self, given: _Given, batch: AttentionBatch) -> Tensor:
         """`[T, H]` of all that is given."""

@@ -228,6 +228,11 @@ class Inputs:
     encoded: Tensor | None = None  # [2, E] tokens, and the encoded rows that they stand for
 
     @property
+    def only_decodes(self) -> bool:
+        """Whether no prompt is computed: such a step may be recorded as one, and not in pieces."""
+        return self.decodes == len(self.query_lens)
+
+    @property
     def places(self) -> Tensor:
         """`[T]`: which of its row's keys is each token's; its position, but in a draft tree."""
         return self.positions if self.tree is None else self.tree.places

@@ -94,8 +94,8 @@ def propose(
     The first of them are of those `allowed`. Passes of a step with prompts may be recorded in
     `pieces`.
     """
-    if inputs.decodes == len(inputs.query_lens):
-        pieces = None  # the step is recorded as one
+    if inputs.only_decodes:
+        pieces = None
     forward = partial(head.forward, pieces=pieces)
     sample = inputs.sample
     ids, positions, slots = shifted(inputs, sampled), inputs.positions, inputs.cache_slots

@@ -58,8 +58,8 @@ def propose(
     The first of them is one of those `allowed`. Passes of a step with prompts may be recorded in
     `pieces`.
     """
-    if inputs.decodes == len(inputs.query_lens):
-        pieces = None  # the step is recorded as one
+    if inputs.only_decodes:
+        pieces = None
     sample = inputs.sample
     assert sample is not None, "tokens were sampled for these rows"
     if sample.draft_width == 0:

@@ -51,7 +51,7 @@ def target_pass(
     if not target.makes_logits:
         departing, _ = target.forward(inputs.ids, batch, None, arrived)
         return None, None, departing
-    if prompt is not None or inputs.decodes == len(inputs.query_lens):
+    if prompt is not None or inputs.only_decodes:
         pieces = None  # numbers of logits that seldom come again; or the step is one graph
     placed = None
     if inputs.encoded is not None:

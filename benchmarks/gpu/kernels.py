@@ -1,10 +1,10 @@
 """Where the device's time of a decode step goes: kernels by name, and what lies between them.
 
 A Llama-shaped model with random weights decodes with captured graphs, with layers as they are and
-compiled, without drafts and with a drafter that is never right. Two runs of the same prompts, one
-with more tokens than the other, differ in decode steps alone: each kernel's launches and time per
-step are the difference over the number of these steps, by torch's profiler. Between kernels lies
-what the same two runs take longer when nobody looks. (A rehearsal names operators of the CPU.)
+compiled. Two runs of the same prompts, one with more tokens than the other, differ in decode steps
+alone: each kernel's launches and time per step are the difference over the number of these steps,
+by torch's profiler. Between kernels lies what the same two runs take longer when nobody looks. (A
+rehearsal names operators of the CPU.)
 
     python -m benchmarks.gpu.kernels [--model 8b] [--batch 1 32] [--top 12] [--toy]
 """
@@ -23,8 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 from stepweave.models.causal_lm import CausalLM
 
 from ..paired import at_least_one
-from .cube import K
-from .networks import DRAFTER, SIZES, TOY, TOY_DRAFTER, random_model, served, twin
+from .networks import SIZES, TOY, random_model, served, twin
 from .roofline import Work, bandwidth
 from .session import Session, begin
 from .workbench import BLOCK, Pipeline, Served, engine, replayed, request, serve
@@ -33,22 +32,18 @@ from .workbench import BLOCK, Pipeline, Served, engine, replayed, request, serve
 class Decoding:
     """One pipeline, and runs of it that differ in the number of tokens."""
 
-    def __init__(
-        self, session: Session, model: CausalLM, drafter: CausalLM | None, work: Work
-    ) -> None:
+    def __init__(self, session: Session, model: CausalLM, work: Work) -> None:
         self.work = work
         self.executor = session.executor(graphs=True)
         self._activity = ProfilerActivity.CPU if session.toy else ProfilerActivity.CUDA
         self._device = DeviceType.CPU if session.toy else DeviceType.CUDA
-        k = 0 if drafter is None else K
         self.engine = engine(
-            Pipeline(depth=2, draft_tokens=k),
+            Pipeline(depth=2),
             model,
             self.executor,
             rows=work.batch,
-            context=work.prompt + 2 * work.tokens + k + BLOCK,
+            context=work.prompt + 2 * work.tokens + BLOCK,
             budget=min(8192, max(256, work.batch * work.prompt)),
-            drafter=drafter,
         )
 
     def run(self, times: int) -> Served:
@@ -113,29 +108,25 @@ def show(session: Session, title: str, part: dict[str, Any], top: int) -> None:
 
 def measure(session: Session) -> dict[str, Any]:
     given = session.options
-    size, small = (TOY, TOY_DRAFTER) if session.toy else (SIZES[given.model], DRAFTER)
+    size = TOY if session.toy else SIZES[given.model]
     per_s = bandwidth(session.device)
     parts: dict[str, Any] = {}
     plain = random_model(size, session.device, session.dtype)
-    little = random_model(small, session.device, session.dtype)
     for layers in ("as they are", "compiled")[: 1 + given.compile]:
-        compiled = layers == "compiled"
-        model = served(twin(plain, size), compiled=compiled)
-        drafter = served(twin(little, small), compiled=compiled)
+        model = served(twin(plain, size), compiled=layers == "compiled")
         for batch in given.batch:
+            title = f"layers {layers}, batch {batch}"
+            if parts and session.over:
+                session.say(f"{title}: no time left")
+                continue
             work = Work(size, batch, 16 if session.toy else given.prompt, given.tokens)
-            for drafts, drafting in (("no drafts", None), (f"{K} drafts", drafter)):
-                title = f"layers {layers}, batch {batch}, {drafts}"
-                if parts and session.over:
-                    session.say(f"{title}: no time left")
-                    continue
-                part = Decoding(session, model, drafting, work).measured(given.rounds)
-                part["floor_us"] = work.floor_s(per_s, session.dtype.itemsize) * 1e6
-                parts[title] = part
-                show(session, title, part, given.top)
-                session.save({"model": size.name, "copy_bytes_per_s": per_s, "parts": parts})
-                session.release()
-        del model, drafter
+            part = Decoding(session, model, work).measured(given.rounds)
+            part["floor_us"] = work.floor_s(per_s, session.dtype.itemsize) * 1e6
+            parts[title] = part
+            show(session, title, part, given.top)
+            session.save({"model": size.name, "copy_bytes_per_s": per_s, "parts": parts})
+            session.release()
+        del model
         session.release()
     return {"model": size.name, "copy_bytes_per_s": per_s, "parts": parts}
 

@@ -16,6 +16,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.gpu)
             item.add_marker(pytest.mark.filterwarnings("ignore:Synchronization debug mode"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"))
             if not torch.cuda.is_available():
                 item.add_marker(missing)
 

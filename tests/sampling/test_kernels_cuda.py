@@ -110,6 +110,7 @@ def test_windows_are_verified_as_on_the_cpu(any_random: bool) -> None:
         assert torch.equal(found.counts.cpu(), expected.counts)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_capture_replays_with_new_values_and_nothing_waits() -> None:
     given = on_device(
         torch.randn(4, 3, VOCAB),
@@ -128,8 +129,8 @@ def test_a_capture_replays_with_new_values_and_nothing_waits() -> None:
         tokens, counts = verify.coupled(*given)
     given[0].copy_(torch.randn(4, 3, VOCAB))
     graph.replay()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         expected = verify.coupled(*given)
     finally:
         torch.cuda.set_sync_debug_mode(before)

@@ -50,7 +50,10 @@ class Cuda:
         """The GPU of that name, with its number. Raises `NoCuda` if torch does not see it."""
         import torch
 
-        device = torch.device(name)
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:  # `cuda:-1`, of which some versions of torch say so at once
+            raise NoCuda(f"{name!r} names no GPU: {error}") from error
         there = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if there == 0:
             raise NoCuda(

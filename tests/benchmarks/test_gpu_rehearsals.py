@@ -15,7 +15,18 @@ import pytest
 import torch
 
 from benchmarks.gpu import all as every
-from benchmarks.gpu import cube, gap, interpreter, kit, profile, roofline, session, smoke, ttft
+from benchmarks.gpu import (
+    cube,
+    gap,
+    interpreter,
+    kernels,
+    kit,
+    profile,
+    roofline,
+    session,
+    smoke,
+    ttft,
+)
 from benchmarks.gpu.jobs import Job, in_turn
 from benchmarks.gpu.networks import SIZES, TOY, random_model, twin
 from benchmarks.gpu.workbench import with_launches
@@ -27,6 +38,7 @@ SCRIPTS: dict[str, ModuleType] = {
     "cube": cube,
     "gap": gap,
     "interpreter": interpreter,
+    "kernels": kernels,
     "profile": profile,
     "roofline": roofline,
     "smoke": smoke,
@@ -113,6 +125,17 @@ def test_the_gap_is_measured_with_and_without_jitter_and_nothing_waits(
         assert held[name]["graphs"]["replayed_share"] > 0.3
     assert held["waiting_calls"]["count"] == 0
     assert held["tokens_equal"] is True
+
+
+def test_kernels_are_those_of_the_steps_by_which_two_runs_differ(
+    rehearse: Callable[..., dict[str, Any]],
+) -> None:
+    arguments = ("--batch", "2", "--tokens", "8", "--rounds", "1", "--no-compile")
+    (part,) = rehearse("kernels", *arguments)["parts"].values()
+    assert part["step_us"] > 0
+    assert part["floor_us"] > 0
+    assert part["busy_us"] + part["between_us"] == pytest.approx(part["step_us"])
+    assert part["graphs"]["replayed_share"] > 0.3
 
 
 def test_the_profile_is_a_costs_file_that_loads(

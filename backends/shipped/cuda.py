@@ -50,10 +50,7 @@ class Cuda:
         """The GPU of that name, with its number. Raises `NoCuda` if torch does not see it."""
         import torch
 
-        try:
-            device = torch.device(name)
-        except RuntimeError as error:  # `cuda:-1`, of which some versions of torch say so at once
-            raise NoCuda(f"{name!r} names no GPU: {error}") from error
+        device = torch.device(name)
         there = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if there == 0:
             raise NoCuda(
@@ -61,7 +58,7 @@ class Cuda:
                 "executor 'threads' and device 'cpu' the same plan runs on a CPU."
             )
         index = torch.cuda.current_device() if device.index is None else device.index
-        if index >= there:
+        if not 0 <= index < there:  # torch keeps a byte of it: `cuda:999` is -25
             raise NoCuda(f"there is no GPU {name!r}: this torch sees {there}, from cuda:0 on")
         return torch.device(self.name, index)
 

@@ -19,7 +19,6 @@ from benchmarks.gpu import (
     cube,
     gap,
     interpreter,
-    kernels,
     kit,
     profile,
     roofline,
@@ -38,7 +37,7 @@ SCRIPTS: dict[str, ModuleType] = {
     "cube": cube,
     "gap": gap,
     "interpreter": interpreter,
-    "kernels": kernels,
+    "device_time": device_time,
     "profile": profile,
     "roofline": roofline,
     "smoke": smoke,
@@ -131,7 +130,7 @@ def test_kernels_are_those_of_the_steps_by_which_two_runs_differ(
     rehearse: Callable[..., dict[str, Any]],
 ) -> None:
     arguments = ("--batch", "2", "--tokens", "8", "--rounds", "1", "--no-compile")
-    (part,) = rehearse("kernels", *arguments)["parts"].values()
+    (part,) = rehearse("device_time", *arguments)["parts"].values()
     assert part["step_us"] > 0
     assert part["floor_us"] > 0
     assert part["busy_us"] + part["between_us"] == pytest.approx(part["step_us"])

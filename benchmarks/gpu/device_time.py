@@ -6,7 +6,7 @@ alone: each kernel's launches and time per step are the difference over the numb
 by torch's profiler. Between kernels lies what the same two runs take longer when nobody looks. (A
 rehearsal names operators of the CPU.)
 
-    python -m benchmarks.gpu.kernels [--model 8b] [--batch 1 32] [--top 12] [--toy]
+    python -m benchmarks.gpu.device_time [--model 8b] [--batch 1 32] [--top 12] [--toy]
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def options(parser: ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    return measure(begin("kernels", __doc__, argv, options, minutes=4))
+    return measure(begin("device_time", __doc__, argv, options, minutes=4))
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def test_the_cache_is_written_at_its_slots() -> None:
     values = keys.clone()
     new = torch.randn(1, 8, 5, 128, dtype=torch.bfloat16, device="cuda")[0].transpose(0, 1)
     slots = torch.tensor([3, 60, 17, 4, 16], device="cuda")
-    operators.write_cache(keys, values, slots, new, 2 * new)
+    operators.write_cache(keys, values, slots, new, 2 * new, None, None)
     assert torch.equal(keys[slots], new)
     assert torch.equal(values[slots], 2 * new)
     assert int((keys != 0).any(-1).any(-1).sum()) == 5

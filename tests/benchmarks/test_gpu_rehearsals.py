@@ -17,6 +17,7 @@ import torch
 from benchmarks.gpu import all as every
 from benchmarks.gpu import (
     cube,
+    device_time,
     gap,
     interpreter,
     kit,

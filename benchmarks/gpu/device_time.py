@@ -15,9 +15,9 @@ import statistics
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from stepweave.models.causal_lm import CausalLM
@@ -26,62 +26,57 @@ from ..paired import at_least_one
 from .networks import SIZES, TOY, random_model, served, twin
 from .roofline import Work, bandwidth
 from .session import Session, begin
-from .workbench import BLOCK, Pipeline, Served, engine, replayed, request, serve
+from .workbench import Served, replayed, serve
+
+
+@dataclass
+class Seen:
+    """What the profiler saw of a run: launches and µs of each kernel, and its steps."""
+
+    launches: Counter[str] = field(default_factory=Counter)
+    us: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+
+
+def per_step(short: Seen, long: Seen) -> dict[str, dict[str, float]]:
+    """Of each kernel, in the steps that the long run has more; most time first."""
+    steps = long.steps - short.steps
+    found = {
+        name: {
+            "launches": (count - short.launches[name]) / steps,
+            "us": (long.us[name] - short.us[name]) / steps,
+        }
+        for name, count in long.launches.items()
+    }
+    return dict(sorted(found.items(), key=lambda item: -item[1]["us"]))
 
 
 class Decoding:
-    """One pipeline, and runs of it that differ in the number of tokens."""
+    """One pipeline, and two runs of it, one with twice the tokens."""
 
     def __init__(self, session: Session, model: CausalLM, work: Work) -> None:
-        self.work = work
+        self.short, self.long = work, replace(work, tokens=2 * work.tokens)
         self.executor = session.executor(graphs=True)
+        self.engine = self.long.engine(model, self.executor, graphs=True)
         self._activity = ProfilerActivity.CPU if session.toy else ProfilerActivity.CUDA
-        self._device = DeviceType.CPU if session.toy else DeviceType.CUDA
-        self.engine = engine(
-            Pipeline(depth=2),
-            model,
-            self.executor,
-            rows=work.batch,
-            context=work.prompt + 2 * work.tokens + BLOCK,
-            budget=min(8192, max(256, work.batch * work.prompt)),
-        )
 
-    def run(self, times: int) -> Served:
-        """Every row decodes so many times the tokens."""
-        return serve(
-            self.engine,
-            [
-                request(uid, prompt, times * self.work.tokens, self.work.size.vocab)
-                for uid, prompt in enumerate(self.work.prompts())
-            ],
-        )
+    def run(self, work: Work) -> Served:
+        return serve(self.engine, work.requests())
 
-    def counted(self, times: int) -> tuple[Counter[str], Counter[str], int]:
-        """Launches and µs of each kernel of a run, and its steps."""
-        launches: Counter[str] = Counter()
-        spent: Counter[str] = Counter()
-        with profile(activities=[self._activity], acc_events=True) as seen:
-            steps = self.run(times).steps
-        for each in seen.events() or ():
-            if each.device_type == self._device:
-                launches[each.name] += 1
-                spent[each.name] += each.self_cpu_time_total or each.time_range.elapsed_us()
-        return launches, spent, steps
+    def seen(self, work: Work) -> Seen:
+        with profile(activities=[self._activity], acc_events=True) as events:
+            found = Seen(steps=self.run(work).steps)
+        for each in events.events() or ():
+            if each.device_type.name == self._activity.name:
+                found.launches[each.name] += 1
+                found.us[each.name] += each.self_cpu_time_total or each.time_range.elapsed_us()
+        return found
 
     def measured(self, rounds: int) -> dict[str, Any]:
-        for _ in range(2):
-            for times in (1, 2):
-                self.run(times)  # notes shapes and captures
-        pairs = [(self.run(1), self.run(2)) for _ in range(rounds)]
-        short, long = self.counted(1), self.counted(2)
-        steps = long[2] - short[2]
-        kernels = {
-            name: {
-                "launches": (long[0][name] - short[0][name]) / steps,
-                "us": (long[1][name] - short[1][name]) / steps,
-            }
-            for name in long[0]
-        }
+        for work in (self.short, self.long) * 2:
+            self.run(work)  # notes shapes and captures
+        pairs = [(self.run(self.short), self.run(self.long)) for _ in range(rounds)]
+        kernels = per_step(self.seen(self.short), self.seen(self.long))
         step_us = statistics.median(
             (b.seconds - a.seconds) * 1e6 / (b.steps - a.steps) for a, b in pairs
         )
@@ -91,7 +86,7 @@ class Decoding:
             "busy_us": busy_us,
             "between_us": step_us - busy_us,
             "launches": sum(each["launches"] for each in kernels.values()),
-            "kernels": dict(sorted(kernels.items(), key=lambda item: -item[1]["us"])),
+            "kernels": kernels,
             "graphs": replayed(self.executor),
         }
 

@@ -31,7 +31,10 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
+from stepweave.executors.run import Executor
 from stepweave.models.causal_lm import CausalLM
+from stepweave.requests.request import Request
+from stepweave.serving.engine import Engine
 
 from ..paired import at_least_one
 from .networks import EOS, SIZES, TOY, Size, random_model, served, twin
@@ -116,6 +119,24 @@ class Work:
         found: Ids = ids.tolist()
         return found
 
+    def requests(self) -> list[Request]:
+        return [
+            request(uid, prompt, self.tokens, self.size.vocab)
+            for uid, prompt in enumerate(self.prompts())
+        ]
+
+    def engine(self, model: CausalLM, executor: Executor, *, graphs: bool) -> Engine:
+        """With room for all of it at once, two steps in flight."""
+        return engine(
+            Pipeline(depth=2),
+            model,
+            executor,
+            rows=self.batch,
+            context=self.prompt + self.tokens + BLOCK,
+            budget=min(8192, max(256, self.batch * self.prompt)),
+            graphs=graphs,
+        )
+
     def floor_s(self, bytes_per_s: float, item: int) -> float:
         """Of a step in the middle of the run."""
         context = self.prompt + self.tokens // 2
@@ -125,24 +146,10 @@ class Work:
 
 def ours(session: Session, model: CausalLM, work: Work, *, graphs: bool, about: str) -> Side:
     executor = session.executor(graphs=graphs)
-    made = engine(
-        Pipeline(depth=2),
-        model,
-        executor,
-        rows=work.batch,
-        context=work.prompt + work.tokens + BLOCK,
-        budget=min(8192, max(256, work.batch * work.prompt)),
-        graphs=graphs,
-    )
+    made = work.engine(model, executor, graphs=graphs)
 
     def run() -> Decoded:
-        served = serve(
-            made,
-            [
-                request(uid, prompt, work.tokens, work.size.vocab)
-                for uid, prompt in enumerate(work.prompts())
-            ],
-        )
+        served = serve(made, work.requests())
         # From when the last row decodes: before that, steps compute prompts too.
         begun = max(times[min(FIRST, len(times) - 2)][0] for times in served.settled)
         times = [[at for at, _ in row if at >= begun] for row in served.settled]

@@ -92,7 +92,8 @@ class Session:
             if self.toy:
                 return
             target = RESULTS / f"gpu_{self.name}.json"
-        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(self.options).items()}
+        # Where files lie says nothing of what was measured.
+        settings = {k: v for k, v in vars(self.options).items() if not isinstance(v, Path)}
         held = {
             "benchmark": self.name,
             REHEARSAL: self.toy,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -136,6 +137,14 @@ def test_kernels_are_those_of_the_steps_by_which_two_runs_differ(
     assert part["floor_us"] > 0
     assert part["busy_us"] + part["between_us"] == pytest.approx(part["step_us"])
     assert part["graphs"]["replayed_share"] > 0.3
+
+    short = device_time.Seen(Counter(first=3, each=4), Counter(first=90, each=8), steps=5)
+    long = device_time.Seen(Counter(first=3, each=12, late=2), Counter(first=90, each=28), steps=7)
+    assert device_time.per_step(short, long) == {
+        "each": {"launches": 4, "us": 10},
+        "first": {"launches": 0, "us": 0},
+        "late": {"launches": 1, "us": 0},
+    }
 
 
 def test_the_profile_is_a_costs_file_that_loads(

@@ -119,7 +119,9 @@ def test_prompts_by_torchs_own_kernel(window: int | None, dtype: torch.dtype) ->
     query, keys, values, tables, positions = (x.nan_to_num().cuda() for x in batch.arguments())
     if reason := packed.why_not(query, values, how):
         pytest.skip(reason)
-    rows = packed.sequences(tables, positions, query_lens=[60] * 3, block_size=16)
+    rows = packed.sequences(
+        tables, positions, query_lens=[batch.query_len] * len(tables), block_size=16
+    )
     out = packed.attend(query, keys, values, rows, how).cpu()
     real = batch.positions >= 0
     expected = batch.expected(0.1, window)[real]

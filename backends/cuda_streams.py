@@ -70,6 +70,7 @@ class CudaRecording:
 
     def _begin(self) -> None:
         self._graph = graph = torch.cuda.CUDAGraph()
+        _forget_workspaces()  # this graph's products work in its pool
         try:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         except BaseException:
@@ -84,6 +85,8 @@ class CudaRecording:
         except BaseException:
             self._take_the_pool_back(graph)
             raise
+        finally:
+            _forget_workspaces()  # those of what comes next do not
         self._again.append(graph.replay)
 
     def between(self, call: Callable[..., None], *tensors: Tensor) -> None:
@@ -136,6 +139,17 @@ def _by_address(tensor: Tensor) -> Tensor:
     with torch.inference_mode(tensor.is_inference()):
         alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         return alias.set_(bare, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _forget_workspaces() -> None:
+    """Has torch take new memory for cuBLAS to work in, when the next product asks for it.
+
+    It keeps one workspace for each stream, until anybody in the process has them freed, as
+    `torch.compile` does around captures of its own. A graph that knew one by address would write to
+    memory that is somebody else's by then, or nobody's. What is taken within a capture is of the
+    graph's pool, and lives as long as the graph.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
 
 
 _FAILED: list[torch.cuda.CUDAGraph] = []

@@ -6,7 +6,8 @@ executor for GPUs can be compared with those of the recorded device; and in `whe
 device of every thread that touched a stream, an event or the module.
 
 Its graphs are tapes. A stream that is capturing answers no questions, what is recorded in a capture
-cannot be read, and a capture that fails leaves its pool with the allocator until that is told.
+cannot be read, and a capture that fails leaves its pool with the allocator until that is told. A
+graph knows the memory that products of its stream work in, which anybody may have freed.
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.streams: dict[int, FakeStream] = {}
+
+
+@dataclass(eq=False)
+class Workspace:
+    """What cuBLAS works in: of a graph's pool, or of memory that is given back once it is free."""
+
+    pool: object
+    freed: bool = False
 
 
 @dataclass
@@ -74,6 +83,7 @@ class FakeCuda:
         with self.device(index):
             before = self.current_stream()
             self.here.streams[index] = stream
+            stream.multiply()  # whatever comes may do so
             try:
                 yield
             finally:
@@ -92,6 +102,12 @@ class FakeCuda:
         stream = self.current_stream()
         stream.last = name
         self.note("run", stream, name, stream)
+
+    def clear_workspaces(self) -> None:
+        for stream in self.streams:
+            if stream.workspace is not None:
+                stream.workspace.freed = True
+            stream.workspace = None
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -121,6 +137,7 @@ class FakeCuda:
             self.allocating.remove(pool)
 
         allocator: Any = {
+            "_cuda_clearCublasWorkspaces": self.clear_workspaces,
             "_cuda_endAllocateToPool": end_allocate,
             "_cuda_releasePool": lambda device, pool: self.released.append(pool),
         }
@@ -154,6 +171,14 @@ class FakeStream:
     last: str | None = None
     capturing: FakeGraph | None = None
     replayed: list[EmulatedGraph] = field(default_factory=list)
+    workspace: Workspace | None = None
+
+    def multiply(self) -> Workspace:
+        """A product, which works in what the stream has, or takes it where it allocates now."""
+        if self.workspace is None:
+            pool = None if self.capturing is None else self.capturing.pool
+            self.workspace = Workspace(pool)
+        return self.workspace
 
     @property
     def device_index(self) -> int:
@@ -220,7 +245,8 @@ class FakeGraph:
     def __init__(self, cuda: FakeCuda) -> None:
         self.valid = True
         self._cuda, self._tape, self._within = cuda, EmulatedGraph(), ExitStack()
-        self._pool: object = None
+        self.pool: object = None
+        self._workspace: Workspace | None = None
         self._stream: FakeStream | None = None
         self._thread = 0
 
@@ -233,7 +259,7 @@ class FakeGraph:
             raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
         self._cuda.allocating.append(pool)
         stream.require_no_capture()
-        stream.capturing, self._stream, self._pool = self, stream, pool
+        stream.capturing, self._stream, self.pool = self, stream, pool
         self._thread = threading.get_ident()
         self._within.enter_context(self._tape.capture())
 
@@ -244,18 +270,22 @@ class FakeGraph:
         assert self._stream is not None, "capture_end() called before capture_begin()"
         if self._cuda.current_stream() is not self._stream:
             raise RuntimeError("Capture must end on the same stream it began on.")
+        self._workspace = self._stream.multiply()
         self._stream.capturing = None
         with suppress(_NothingIsDone), self._within:
             raise _NothingIsDone  # which a tape takes back
         if invalid:
             raise RuntimeError("operation failed due to a previous error during capture")
-        self._cuda.allocating.remove(self._pool)
+        self._cuda.allocating.remove(self.pool)
         assert self._tape.calls, "The CUDA Graph is empty."
 
     def replay(self) -> None:
         assert self._stream is not None, "what was captured is replayed"
         assert self._cuda.current_stream() is self._stream, "in the order of its stream"
         self._stream.require_no_capture()
+        assert self._workspace is not None, "what was captured is replayed"
+        if self._workspace.freed and self._workspace.pool is not self.pool:
+            raise RuntimeError("an illegal memory access was encountered")
         self._tape.again()
         self._stream.replayed.append(self._tape)
 

@@ -46,6 +46,22 @@ def test_graphs_of_one_stream_work_in_one_pool_and_give_what_the_serial_program_
     assert cuda.allocating == cuda.released == []
 
 
+def test_graphs_work_in_memory_that_nobody_else_frees(cuda: FakeCuda) -> None:
+    """`torch.compile` has the workspaces of all streams freed around captures of its own."""
+
+    def factor(step: int) -> int:
+        if step == STEPS - 3:
+            captured.append(len(cuda.graphs))
+            torch._C._cuda_clearCublasWorkspaces()
+        return 2
+
+    captured: list[int] = []
+    executor, plan = OnStreams("cuda:1", graphs=True), pipeline(slots=2, factor=factor)
+    assert outs(plan, executor) == outs(pipeline())
+    assert captured[0] == len(cuda.graphs) == 2, "the last steps are replayed"
+    assert {stream.multiply().pool for stream in cuda.streams} == {None}
+
+
 def test_a_traced_run_that_captures_has_its_report(cuda: FakeCuda) -> None:
     executor, states = OnStreams("cuda:1", graphs=True), {"memory": torch.zeros(())}
     events = run(pipeline(), executor=executor, steps=STEPS, states=states, trace=True).events

@@ -51,3 +51,16 @@ def test_graphs_do_not_hold_memory_for_each_run(gpu: torch.device) -> None:
         torch.cuda.synchronize(gpu)
         allocated.append(torch.cuda.memory_allocated(gpu))
     assert max(allocated[1:]) - min(allocated[1:]) < 1 << 20
+
+
+def test_graphs_work_in_memory_that_nobody_else_frees(gpu: torch.device) -> None:
+    """`torch.compile` has the workspaces of all streams freed around captures of its own."""
+    llm = graphs("async_eagle3_grammar")
+    llm.warm_up()
+    lines, params = ["Write a short story about a fox."] * 3, SamplingParams(max_tokens=48)
+    expected = [each.token_ids for each in llm.generate(lines, params)]
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    theirs = torch.zeros(1 << 28, dtype=torch.uint8, device=gpu)
+    assert [each.token_ids for each in llm.generate(lines, params)] == expected
+    assert not theirs.any()

@@ -9,11 +9,12 @@ import torch
 from stepweave.executors.on_streams import OnStreams
 from tests.gpu.checks import Surrounded, beside, held_up, pipeline, traced
 
-spin = partial(torch.cuda._sleep, 2_000_000)
+# Longer than the host takes to launch a step of this small model, tens of milliseconds: what may go
+# on meanwhile has been launched by then.
+spin = partial(torch.cuda._sleep, 100_000_000)
 
 
 def test_the_copy_back_lies_beside_the_next_forward(gpu: torch.device) -> None:
-    """The copy is made as long as a step, so that it must lie beside something."""
     config = pipeline("async_eagle3_grammar", depth=2)
     slow_copy = Surrounded(OnStreams(gpu), held_up("d2h_copy.device", spin))
     both, steps = beside(traced(gpu, config, slow_copy), "d2h_copy.device", "forward.device")

@@ -11,7 +11,10 @@ Time per step is taken between tokens, prompts left out.
 In bfloat16 two implementations differ in the last bits, and greedy tokens with them where two
 logits are near. So the first difference of each side is reported, and how far apart its two tokens
 are in the logits of one plain pass over the text before it: a side is *equal within tolerance* if
-that gap is at most 2⁻⁶ of the largest logit for bfloat16, 10⁻⁴ for float32.
+that gap is at most 2⁻⁵ of the largest logit for bfloat16, 10⁻⁴ for float32. (Logits of a random model
+of 16 layers in bfloat16 are off by 0.5 % of the largest in the root mean square, measured against
+float32. So in two implementations the distance of two of them differs by 1.1 %; 2⁻⁵ is three times
+that. A wrong token lies about as far away as the largest logit.)
 
     python -m benchmarks.gpu.roofline [--models 1b 8b] [--batch 1 8 32 128] [--toy]
 """
@@ -42,7 +45,7 @@ from .session import Session, alternate, begin, spread
 from .workbench import BLOCK, Pipeline, engine, forget_counts, replayed, request, serve
 
 FIRST = 4  # tokens that do not count: the first steps of a shape
-TOLERANCE = {torch.bfloat16: 2.0**-6, torch.float32: 1e-4}
+TOLERANCE = {torch.bfloat16: 2.0**-5, torch.float32: 1e-4}
 Ids = list[list[int]]
 _CONFIG: Any = GenerationConfig
 _EVENT: Any = torch.cuda.Event

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -20,9 +20,9 @@ from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_reque
 from tests.serving.matrix import GRAMMARS, METHODS, SAMPLING, SITUATIONS, Cell, asked, run
 from tests.serving.test_matrix import counts
 
-CELLS = [
-    Cell(*cell) for cell in itertools.product((1, 2, 3, 4), METHODS, GRAMMARS, SAMPLING, SITUATIONS)
-]
+GROUPS = (1, 2, 3, 4)
+FEATURES = [*itertools.product(METHODS, GRAMMARS, SAMPLING, SITUATIONS)]
+CELLS = [Cell(groups, *cell) for groups in GROUPS for cell in FEATURES]
 
 
 def handed_on_after(groups: int, cell: Cell) -> Mapping[str, Any]:
@@ -36,20 +36,26 @@ def handed_on_after(groups: int, cell: Cell) -> Mapping[str, Any]:
 
 
 def check(cell: Cell) -> None:
+    check_groups(cell, [cell.depth])
+
+
+def check_groups(cell: Cell, groups: Sequence[int]) -> None:
+    """A cell in several numbers of groups, compared with one serial run of it."""
     requests = asked(cell)
     one = run(cell, requests, depth=1, executor="serial")
-    groups = run(
-        cell,
-        requests,
-        depth=cell.depth,
-        executor="threads",
-        policies=Policies(scheduling=Groups(groups=cell.depth)),
-        settings=handed_on_after(cell.depth, cell),
-    )
-    assert [each.error for each in groups.requests] == [None] * len(requests)
-    assert [r.output_ids for r in groups.requests] == [r.output_ids for r in one.requests]
-    assert [r.logprobs for r in groups.requests] == [r.logprobs for r in one.requests]
-    assert counts(groups) == counts(one)
+    for number in groups:
+        found = run(
+            cell,
+            requests,
+            depth=number,
+            executor="threads",
+            policies=Policies(scheduling=Groups(groups=number)),
+            settings=handed_on_after(number, cell),
+        )
+        assert [each.error for each in found.requests] == [None] * len(requests)
+        assert [r.output_ids for r in found.requests] == [r.output_ids for r in one.requests]
+        assert [r.logprobs for r in found.requests] == [r.logprobs for r in one.requests]
+        assert counts(found) == counts(one)
 
 
 LAST_IN_TURN = Cell(4, None, "mixed", "plain", "preemption")
@@ -63,9 +69,9 @@ def test_tokens_and_counts_are_those_of_one_group(cell: Cell) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("cell", [Cell(0, *cell) for cell in FEATURES], ids=str)
 def test_every_cell_in_groups(cell: Cell) -> None:
-    check(cell)
+    check_groups(cell, GROUPS)
 
 
 def test_each_step_has_its_part_of_the_rows_and_none_of_a_step_in_flight() -> None:

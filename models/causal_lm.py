@@ -519,7 +519,7 @@ class CausalLM:
         if self.mixers:
             if states is None:
                 raise UnsupportedModel(f"{self.name}: its layers keep states, and no pass has them")
-            self.mixers.begin(states, batch.positions)
+            self.mixers.begin(states, batch.positions, batch.tree)
         with torch.no_grad() if self._compiled is None else torch.inference_mode():
             return self._forward(
                 input_ids, batch, logit_rows, arrived, adapters, pieces, axes, placed

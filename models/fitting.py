@@ -43,14 +43,7 @@ def fit_drafter(drafter: CausalLM | TranslatedLM | EagleHead, target: CausalLM) 
 
 
 def fit_tree(depth: int, target: CausalLM) -> None:
-    """Raises `ModelError` where drafts on a path of that depth would not see where it begins, and
-    `UnsupportedModel` for a target whose layers keep states, of which there is one for all paths.
-    """
-    if target.keeps_states:
-        raise UnsupportedModel(
-            f"{target.name}: its layers keep states, which go on along one path and not along the "
-            "branches of a draft tree: leave out `tree` of the drafter"
-        )
+    """Raises `ModelError` where drafts on a path of that depth would not see where it begins."""
     shortest = min(filter(None, windows(target.config).values()), default=depth + 1)
     if depth >= shortest:
         raise ModelError(

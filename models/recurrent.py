@@ -5,7 +5,8 @@ layers their states) that holds the states of the rows at hand. What the layer l
 in the request's slot. A state cannot be cut like keys, so drafts that are refused need the state
 from before them: tokens that may be refused are computed one position after the other, and the
 state after each of them is a *version*. Where the next pass begins says how many were accepted, and
-so which version it goes on from; that is on the device alone.
+so which version it goes on from; that is on the device alone. In a draft tree a token goes on from
+the version of its parent, and the accepted path's versions are moved to the first ones.
 
 Shapes: N rows of a pass, T tokens, S request slots, V versions, H width of the model.
 """
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from .errors import UnsupportedModel
 from .memory import room_for
+from .tree_rows import TreeRows, parents
 
 _OWN = "_stepweave_own_mixer"
 _CACHE_NAMES = ("cache_params", "past_key_values", "cache")
@@ -75,6 +77,17 @@ class RowStates:
             }
             self.base = torch.zeros(slots, dtype=torch.int64, device=device)
 
+    def move(self, slots: Tensor, source: Tensor) -> None:
+        """Put versions `source[R, n]` of the rows in `slots[R]` in the place of their first n.
+
+        Raises nothing.
+        """
+        there = slots[:, None]
+        to = torch.arange(source.shape[1], device=slots.device).expand_as(source)
+        for kinds in self.kept.values():
+            for each in kinds.values():
+                each.index_put_((there, to), each[there, source])
+
 
 def bytes_per_version(shapes: Shapes) -> int:
     """Memory of all states of one row, after one of its tokens."""
@@ -90,6 +103,7 @@ class _Run:
     count: int  # of rows
     length: int  # tokens of each
     versions: bool  # each token may be the last that counts
+    parents: Tensor | None = None  # [count, length] which version each goes on from; None: the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,10 +163,13 @@ class Mixers:
 
     _learning = False
 
-    def begin(self, given: StatePass, positions: Tensor) -> None:
-        """A pass over tokens at `positions[T]` begins: which versions its rows go on from."""
+    def begin(self, given: StatePass, positions: Tensor, tree: TreeRows | None = None) -> None:
+        """A pass over tokens at `positions[T]` begins: which versions its rows go on from.
+
+        The first `tree.rows` are draft trees.
+        """
         states, self._pass = given.states, given
-        self._runs = list(_runs(given))
+        self._runs = list(_runs(given, tree))
         starts = torch.cat([positions[run.tokens][:: run.length] for run in self._runs])
         slots = given.slots
         ahead = starts - states.base.index_select(0, slots)
@@ -184,6 +201,8 @@ class Mixers:
             pieces = part.split(1, dim=1) if run.versions else (part,)
             made = []
             for version, piece in enumerate(pieces):
+                if version and run.parents is not None:
+                    held = _Held(kept, slots, run.parents[:, version])
                 made.append(own(piece, **{name: held}))
                 held.keep(kept, slots, version)
             out[0, run.tokens] = torch.cat(made, dim=1).flatten(0, 1)
@@ -259,15 +278,20 @@ class _Held(_StateCache):
     """The states of some rows, copied, so that the layer's own code may change them."""
 
     def __init__(
-        self, kept: Mapping[Kind, Tensor], slots: Tensor, versions: Tensor, fresh: Tensor
+        self,
+        kept: Mapping[Kind, Tensor],
+        slots: Tensor,
+        versions: Tensor,
+        fresh: Tensor | None = None,
     ) -> None:
-        """The text of a `fresh[R]` row begins here, with states of zeros."""
-        super().__init__(
-            {
-                kind: each[slots, versions].masked_fill(fresh.view(-1, *[1] * (each.dim() - 2)), 0)
-                for kind, each in kept.items()
+        """The text of a `fresh[R]` row begins here, with states of zeros; None: of no row."""
+        held = {kind: each[slots, versions] for kind, each in kept.items()}
+        if fresh is not None:
+            held = {
+                kind: each.masked_fill(fresh.view(-1, *[1] * (each.dim() - 1)), 0)
+                for kind, each in held.items()
             }
-        )
+        super().__init__(held)
 
     def keep(self, kept: Mapping[Kind, Tensor], slots: Tensor, version: int) -> None:
         """Store what the layer has left, as a version of the rows in `slots[R]`."""
@@ -317,13 +341,18 @@ def _first_name(module: nn.Module) -> str:
     return first
 
 
-def _runs(given: StatePass) -> Iterator[_Run]:
+def _runs(given: StatePass, tree: TreeRows | None) -> Iterator[_Run]:
     row = token = 0
-    kinds: Sequence[tuple[int, bool]] = [
-        (length, index < given.decodes) for index, length in enumerate(given.query_lens)
+    trees = 0 if tree is None else tree.rows
+    kinds: Sequence[tuple[int, bool, bool]] = [
+        (length, index < given.decodes, index < trees)
+        for index, length in enumerate(given.query_lens)
     ]
-    for (length, versions), same in groupby(kinds):
+    for (length, versions, branches), same in groupby(kinds):
         count = len(list(same))
         rows, tokens = slice(row, row + count), slice(token, token + count * length)
-        yield _Run(rows, tokens, count, length, versions)
+        above = None
+        if versions and branches and tree is not None:
+            above = parents(tree.bits[tokens].view(count, length))
+        yield _Run(rows, tokens, count, length, versions, above)
         row, token = rows.stop, tokens.stop

@@ -45,6 +45,16 @@ def members(bits: Tensor, width: int) -> Tensor:
     return (((bits[..., None] >> place) & 1) ^ 1).argsort(dim=-1, stable=True)
 
 
+def parents(bits: Tensor) -> Tensor:
+    """`[R, n]`: of places `bits[R, n]`, each with its own bit, that of the parent; of the root 0.
+
+    Raises nothing.
+    """
+    place = torch.arange(bits.shape[1], device=bits.device)
+    earlier = place[:, None] > place
+    return (((bits[..., None] >> place) & 1) * place * earlier).amax(-1)
+
+
 def along_paths(lines: Tensor, starts: Tensor, bits: Tensor, width: int) -> Tensor:
     """`[T, h, C]`: what `lines[T, h, C]` says of each token's keys, by position on its path.
 

@@ -19,7 +19,6 @@ from stepweave.graph.errors import GraphError
 from stepweave.graph.verifier.verify import verify
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import CompileFailed, NotInvariant, UnsupportedModel
-from stepweave.models.fitting import fit_tree
 from stepweave.models.pretrained import load_model
 from stepweave.models.stage import Stage
 from stepweave.models.stage_lm import StageLM
@@ -169,11 +168,6 @@ REFUSED: Mapping[str, Refusal] = {
         lambda: compiled(loaded({**PIPELINES["draft trees"], "policies.acceptance": "block"})),
         GraphError,
         "'block' judges no draft trees",
-    ),
-    "layers that keep states and draft trees": (
-        lambda: fit_tree(2, states()),
-        UnsupportedModel,
-        "not along the branches",
     ),
     "layers that keep states and swapping to the host": (
         host_blocks,

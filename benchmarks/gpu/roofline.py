@@ -11,10 +11,10 @@ Time per step is taken between tokens, prompts left out.
 In bfloat16 two implementations differ in the last bits, and greedy tokens with them where two
 logits are near. So the first difference of each side is reported, and how far apart its two tokens
 are in the logits of one plain pass over the text before it: a side is *equal within tolerance* if
-that gap is at most 2⁻⁵ of the largest logit for bfloat16, 10⁻⁴ for float32. (Logits of a random model
-of 16 layers in bfloat16 are off by 0.5 % of the largest in the root mean square, measured against
-float32. So in two implementations the distance of two of them differs by 1.1 %; 2⁻⁵ is three times
-that. A wrong token lies about as far away as the largest logit.)
+that gap is at most 2⁻⁵ of the largest logit for bfloat16, 10⁻⁴ for float32. (Logits of a random
+model of 16 layers in bfloat16 are off by 0.5 % of the largest in the root mean square, measured
+against float32. So in two implementations the distance of two of them differs by 1.1 %; 2⁻⁵ is
+three times that. A wrong token lies about as far away as the largest logit.)
 
     python -m benchmarks.gpu.roofline [--models 1b 8b] [--batch 1 8 32 128] [--toy]
 """

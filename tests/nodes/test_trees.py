@@ -1,6 +1,5 @@
 """Draft trees in a file: what they ask of the other nodes, and what is refused."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from stepweave.graph.errors import GraphError
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.verifier.verify import verify
 from stepweave.models.causal_lm import CausalLM
-from stepweave.models.errors import ModelError, UnsupportedModel
+from stepweave.models.errors import ModelError
 from stepweave.models.fitting import fit_tree
 from stepweave.nodes.tree import Growth, TreeOptions
 from stepweave.nodes.trees import deepest_path
@@ -118,9 +117,3 @@ def test_a_path_that_is_longer_than_a_layer_looks_back_is_refused() -> None:
     with pytest.raises(ModelError, match=r"looks back 4 tokens.*has 4 drafts"):
         fit_tree(4, target)
     fit_tree(16, CausalLM.wrap(tiny_model("llama", 0)))
-
-
-def test_layers_that_keep_states_take_no_trees() -> None:
-    target: Any = SimpleNamespace(name="hybrid", keeps_states=True)
-    with pytest.raises(UnsupportedModel, match="hybrid: its layers keep states"):
-        fit_tree(2, target)

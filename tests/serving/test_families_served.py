@@ -5,6 +5,7 @@ grammars.
 """
 
 import itertools
+import json
 import random
 import re
 from collections.abc import Sequence
@@ -16,13 +17,17 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from stepweave.models.errors import ModelError
+from stepweave.models.recurrent import RowStates
 from stepweave.models.support import plain_experts
 from stepweave.requests.request import RequestOutput, SamplingParams
 from stepweave.serving.llm import LLM
 from stepweave.testing import tiny_tokenizer
+from stepweave.testing.models import tiny_medusa
 from tests.models.families import save_family
 from tests.models.paged_rows import own_greedy
 from tests.models.test_mtp import LAYOUTS, module_weights, with_more, write
@@ -174,6 +179,63 @@ def test_a_model_with_states_shares_no_prefixes_and_says_why_it_cannot_be_cut(fa
 def test_checking_mode_finds_no_access_to_states_that_is_not_declared(family: str) -> None:
     with served(family, "async_ngram", check="strict", executor="serial") as llm:
         assert [output.token_ids for output in said(llm)] == saved(family).answers
+    keys = {"nodes.draft.model": str(medusa_of(family)), "nodes.draft.tree": TREE, **KEEPING_PATHS}
+    how = {"nodes.draft.tokens": "7", "check": "strict", "executor": "serial"}
+    with served(family, "async_medusa", **keys, **how) as llm:
+        assert [output.token_ids for output in said(llm)] == saved(family).answers
+
+
+@cache
+def medusa_of(family: str) -> Path:
+    """A folder with Medusa heads, fitted to what the family's tiny model says."""
+    load: Any = AutoModelForCausalLM.from_pretrained
+    target = load(saved(family).folder, dtype=torch.float32, attn_implementation="eager")
+    heads = tiny_medusa(target, HEADS).network
+    folder = Path(mkdtemp(prefix=f"{family}-medusa-"))
+    stated = {"medusa_num_heads": HEADS, "medusa_num_layers": 1}
+    (folder / "config.json").write_text(json.dumps(stated))
+    save_file(dict(heads.state_dict()), folder / "medusa_lm_head.safetensors")
+    return folder
+
+
+HEADS = 3
+TREE = "[[0], [1], [2], [0, 0], [0, 1], [1, 0], [1, 0, 0]]"
+LARGER_ROOM = {
+    "plenty": {},
+    "few blocks": {"scheduler.num_blocks": "15"},
+    "small chunks": {"scheduler.token_budget": "16"},
+}
+KEEPING_PATHS = {"nodes.keep_path.after": "sample", "nodes.keep_path.stream": "compute"}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("room", LARGER_ROOM)
+@pytest.mark.parametrize("depth", ["1", "2", "3"])
+@pytest.mark.parametrize("family", WITH_STATES)
+def test_trees_change_no_token_of_a_model_with_states(
+    family: str, depth: str, room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of what is kept is no first choice, so its states lay elsewhere."""
+    moved: list[bool] = []
+    banned = saved(family).banned
+    own = RowStates.move
+
+    def watched(states: RowStates, slots: Tensor, source: Tensor) -> None:
+        moved.append(bool((source != torch.arange(source.shape[1])).any()))
+        own(states, slots, source)
+
+    monkeypatch.setattr(RowStates, "move", watched)
+    keys = {"nodes.draft.model": str(medusa_of(family)), "nodes.draft.tree": TREE}
+    more = {**KEEPING_PATHS, **LARGER_ROOM[room], "nodes.draft.tokens": "7"}
+    with served(family, "async_medusa", depth=depth, **keys, **more) as llm:
+        greedy = said(llm)
+        # Where the first choice is banned the second one is right.
+        turned = said(llm, [SamplingParams(logit_bias={token: -100}) for token in banned])
+    assert [output.token_ids for output in greedy] == saved(family).answers
+    assert [output.token_ids for output in turned] == saved(family).turned
+    drafted = sum(output.drafted for output in turned)
+    assert 0 < sum(output.accepted for output in turned) < drafted
+    assert any(moved)
 
 
 @cache
@@ -190,6 +252,19 @@ def modules_of(family: str, count: int) -> Path:
 @pytest.mark.parametrize("family", ["qwen3_next", "deepseek_v3", "glm4_moe"])
 def test_modules_of_the_familys_layout_change_no_token(family: str, count: int, depth: str) -> None:
     keys = {"nodes.draft.model": str(modules_of(family, count)), "nodes.draft.tokens": "3"}
+    with served(family, "async_mtp", depth=depth, **keys) as llm:
+        outputs = said(llm)
+    assert [output.token_ids for output in outputs] == saved(family).answers
+    assert sum(output.accepted for output in outputs) < sum(output.drafted for output in outputs)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("depth", ["1", "2", "3"])
+@pytest.mark.parametrize("family", ["qwen3_next", "deepseek_v3"])
+def test_trees_that_grow_change_no_token(family: str, depth: str) -> None:
+    """Which place is whose parent is known to the device alone."""
+    grown = {"nodes.draft.tree": "{width: 2, depth: 3, children: 3}", "nodes.draft.tokens": "6"}
+    keys = {**grown, **KEEPING_PATHS, "nodes.draft.model": str(modules_of(family, 1))}
     with served(family, "async_mtp", depth=depth, **keys) as llm:
         outputs = said(llm)
     assert [output.token_ids for output in outputs] == saved(family).answers

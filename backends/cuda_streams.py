@@ -16,13 +16,31 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, sleep
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from .streams import CannotCapture, Event, Moment
 
-Pools = dict[str, Any]  # memory in which the graphs of a stream work: torch's handles
+
+@dataclass
+class Pool:
+    """Memory in which graphs of a stream work: torch's handle, and what works there.
+
+    torch takes a pool back when its last graph goes, and no graph may begin in it again.
+    """
+
+    handle: Any
+    users: WeakSet[CudaRecording] = field(default_factory=WeakSet)
+    used: bool = False
+
+    @property
+    def gone(self) -> bool:
+        return self.used and not self.users
+
+
+Pools = dict[str, Pool]
 
 POLL_S = 0.0005  # of the end of a run, where Ctrl-C should still be heard
 
@@ -47,9 +65,10 @@ class CudaRecording:
     refused = None
     size = 0  # a graph is launched by one call
 
-    def __init__(self, stream: torch.cuda.Stream, pool: Any) -> None:
+    def __init__(self, stream: torch.cuda.Stream, pool: Pool) -> None:
         self._stream = stream
-        self._pool = pool
+        self._pool = pool.handle
+        self._of = pool
         self._graph: torch.cuda.CUDAGraph | None = None  # that is being captured
         self._again: list[Callable[[], object]] = []
 
@@ -76,6 +95,8 @@ class CudaRecording:
         except BaseException:
             self._take_the_pool_back(graph)
             raise
+        self._of.used = True
+        self._of.users.add(self)
 
     def _end(self) -> None:
         assert self._graph is not None, "only what has begun is ended"
@@ -106,9 +127,9 @@ class CudaRecording:
         self._graph = None
         _FAILED.append(graph)
         device = self._stream.device_index
-        with suppress(RuntimeError, AttributeError):  # released by torch, or not a part of this one
-            torch._C._cuda_endAllocateToPool(device, self._pool)
-            torch._C._cuda_releasePool(device, self._pool)
+        for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+            with suppress(RuntimeError, AttributeError):  # done by torch, or no part of this one
+                getattr(torch._C, name)(device, self._pool)
 
     def part(self) -> None:
         """A graph is one part."""
@@ -221,14 +242,22 @@ class CudaStream:
         return moment
 
     def recording(self, pool: str) -> CudaRecording:
-        if pool not in self.pools:
-            self.pools[pool] = torch.cuda.graph_pool_handle()
+        if pool not in self.pools or self.pools[pool].gone:
+            self.pools[pool] = Pool(torch.cuda.graph_pool_handle())
         return CudaRecording(self.stream, self.pools[pool])
 
     def _timing_event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self.stream)
         return event
+
+
+def _ended(stream: torch.cuda.Stream) -> bool:
+    """A device that has failed says so again, whatever it is asked: it does no more."""
+    try:
+        return bool(stream.query())
+    except RuntimeError:
+        return True
 
 
 @contextmanager
@@ -279,7 +308,7 @@ class CudaStreams:
         began = perf_counter()
         left = dict(self._streams)
         while left:
-            left = {name: stream for name, stream in left.items() if not stream.stream.query()}
+            left = {name: stream for name, stream in left.items() if not _ended(stream.stream)}
             if left and seconds is not None and perf_counter() - began > seconds:
                 break
             if left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -74,3 +75,5 @@ def _options(
     ] = False,
 ) -> None:
     """Compile, check and run decode steps of language models, declared as dataflow graphs."""
+    if debug:  # what fails a request alone is logged
+        logging.basicConfig(format="%(message)s", level=logging.WARNING)

@@ -73,6 +73,8 @@ def _sentence(summary: Mapping[str, Any]) -> str:
     said += "".join(f"\nnote: {note}" for note in summary["notes"])
     if summary["equal_to_synchronous"] is not None:
         same = "equal to" if summary["equal_to_synchronous"] else "NOT EQUAL to"
+        if not summary["tokens"]:
+            same = "no tokens to compare with"
         said += f"\n{same} the synchronous loop, {_speed(summary)}"
     return said
 

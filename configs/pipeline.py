@@ -16,7 +16,7 @@ from ..nodes.node_config import AUTO, NodeConfig
 from ..nodes.registry import kind, known_kinds
 from ..policies.chosen import clash
 from ..policies.errors import PolicyError
-from ..policies.registry import DECISIONS, default
+from ..policies.registry import DECISIONS, check_policy, default
 from .errors import ConfigError, Problem
 from .node_keys import reading_model
 from .place import Line
@@ -105,7 +105,12 @@ def _policy(decision: str, part: Located) -> PolicyConfig:
         model = policy_model(decision, given.value)
     except PolicyError as error:
         raise ConfigError.at(given.mark, error.message, error.code) from error
-    return validated(model, named, within=where)
+    made = validated(model, named, within=where)
+    try:
+        check_policy(decision, made)
+    except PolicyError as error:
+        raise ConfigError.at(given.mark, error.message, error.code) from error
+    return made
 
 
 def _by_line(problems: list[Problem]) -> list[Problem]:

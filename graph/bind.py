@@ -393,10 +393,12 @@ def _publisher(use: _Use) -> Callable[[OpContext, Any], None]:
             result = (None,) * len(written)
         if not isinstance(result, tuple) or len(result) != len(written):
             returned = f"{len(result)} data" if isinstance(result, tuple) else "one datum"
+            advice = "Name what it writes in `writes`, or return nothing."
+            if written:
+                advice = "Return a tuple with one datum for each, in that order."
             raise StepweaveError(
                 f"node {node!r} returned {returned} but writes {len(written)}"
-                f"{': ' if written else ''}{', '.join(written)}. "
-                "Return a tuple with one datum for each, in that order.",
+                f"{': ' if written else ''}{', '.join(written)}. {advice}",
                 code="SW-RESULT",
             )
         for name, datum, wanted in zip(written, result, kept, strict=True):

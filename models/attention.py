@@ -61,6 +61,7 @@ class AttentionBatch:
     masked: bool = True  # whether the host cannot rule out that some token is masked
     tree: TreeRows | None = None  # rows whose tokens do not see all that lies before them
     between: Between | None = None  # the pass is recorded, and for more tokens than its own
+    blocks: tuple[int, ...] | None = None  # [R] most blocks of each row; None: any may have B
     calls: list[int] = field(default_factory=list, init=False, compare=False)  # layers so far
     _shared: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     _of_rows: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -171,6 +172,10 @@ class _Group:
     def query_len(self) -> int:
         """The most query tokens of a row."""
         return max(self.query_lens)
+
+    def of_rows(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of its rows, among those of all."""
+        return sum((numbers[run] for run in self.rows), ())
 
     def take(self, x: Tensor, where: tuple[slice, ...]) -> Tensor:
         """Slices only: an index tensor would have to travel to the device first."""
@@ -363,6 +368,7 @@ def _attend_by_operators(
                 positions,
                 query_lens=group.query_lens,
                 block_size=cache.block_size,
+                blocks=None if paged.blocks is None else group.of_rows(paged.blocks),
             ),
         )
         return packed.attend(query, keys, values, rows, how, scales=cache.scales[layer])

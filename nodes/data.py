@@ -30,6 +30,7 @@ class StagedStep:
     tokens: int  # T
     query_lens: tuple[int, ...]  # [N] tokens of each row
     blocks: int  # columns of the block tables in use
+    row_blocks: tuple[int, ...] | None = None  # [N] of each row, where most have far fewer
     samples: int  # S
     width: int  # W
     draft_width: int  # the most drafts that a sampling row may be offered for its next window
@@ -226,6 +227,7 @@ class Inputs:
     tree: TreePlaces | None = None  # where tokens of draft trees stand; None: there are none
     axes: Tensor | None = None  # [3, T] what is added to positions on each axis; None: nothing
     encoded: Tensor | None = None  # [2, E] tokens, and the encoded rows that they stand for
+    row_blocks: tuple[int, ...] | None = None  # [N] of each row, where most have far fewer than B
 
     @property
     def only_decodes(self) -> bool:

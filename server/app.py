@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
@@ -87,7 +88,13 @@ def app_over(
     engine = OpenEngine(front, settings, watching)
     for body in BODIES:
         body.model_rebuild()  # now, not at the first request
-    app = FastAPI(title="Stepweave", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="Stepweave",
+        version=version("stepweave"),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.engine = engine
     found = [router(engine) for router in (*ROUTERS, *routers)]
     found += looks(engine)

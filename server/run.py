@@ -32,7 +32,7 @@ OnEnd = Callable[[Callable[["StepweaveError"], None]], None]
 """Has a function called, on any thread, when nothing can be served any more."""
 
 CLOSING_S = 1.0
-"""Of the drain limit: for what is left when the engine has ended."""
+"""After what ran has ended: for connections that are still open."""
 
 LAST_RESORT_S = 5.0
 """After the drain limit the process is ended, whatever it waits for."""
@@ -185,7 +185,7 @@ class _Service:
         _end_after(limit + LAST_RESORT_S)
         front = self._engine.front
         SERVER.info("draining", extra=fields(running=front.running, queued=front.queued))
-        if not await front.drain(max(limit - CLOSING_S, 0.0)):
+        if not await front.drain(limit):
             SERVER.warning("not all requests ended within the drain limit: they are cancelled")
             front.cancel_all()
         self._server.should_exit = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,8 @@ from ..testing.checking.mode import Strict
 from .plans import USUAL, Load, Plans, Steer, stay
 
 T = TypeVar("T")
+
+LOG = logging.getLogger("stepweave.engine")
 
 FUTILE_RETRIES = 3
 """How often in a row the engine goes on after failures between which nobody got anywhere."""
@@ -180,6 +183,8 @@ class Engine:
     def reset(self) -> None:
         """Make what lasts from run to run new; a table of before belongs to what it held."""
         self._states = {state.name: self._made(state) for state in self._lasting}
+        # Runs begin on other threads, whose streams know nothing of this one's.
+        backend_of(self.model.device).synchronize(self.model.device)
 
     @property
     def _lasting(self) -> list[State]:
@@ -329,6 +334,8 @@ class Engine:
                 if not _ends_its_step_only(failure):
                     raise
                 step, error = failure.step, _said(failure)
+                if LOG.hasHandlers():  # nobody is shown tracebacks who has not asked for a log
+                    LOG.error(error, exc_info=failure.__cause__)
             except StepweaveError:
                 raise
             except Exception as failure:  # no op: such as memory that cannot be allocated

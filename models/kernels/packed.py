@@ -41,24 +41,32 @@ class Sequences:
 
 
 def sequences(
-    block_tables: Tensor, positions: Tensor, *, query_lens: Sequence[int], block_size: int
+    block_tables: Tensor,
+    positions: Tensor,
+    *,
+    query_lens: Sequence[int],
+    block_size: int,
+    blocks: Sequence[int] | None = None,
 ) -> Sequences:
     """Sequences for `block_tables[R, B]` and `positions[T]` of rows of `query_lens` tokens.
 
     The positions of a row go up one by one. Masked tokens may come before the others, with the
     numbers below zero that lead up to them, and see no keys, for which these kernels give zeros; or
     behind the others, and see keys behind the row's last, or of the scratch block. Nobody reads
-    what they get.
+    what they get. `blocks[R]`: how many each row has at most; None: any may have all B. Keys are
+    gathered for as many, whatever lies in them.
     """
     rows, columns = block_tables.shape
-    most, context = max(query_lens), columns * block_size
+    if blocks is None:
+        blocks = (columns,) * rows
+    most, context = max(query_lens), max(blocks) * block_size
     device = positions.device
     asking = _on_device(query_lens, device)
     queries = F.pad(asking.cumsum(0), (1, 0))
     # Queries are aligned with the last keys, so masked tokens count as keys of the row.
     lengths = (positions[queries[:-1]] + asking).clamp(min=0)
     ends = F.pad(lengths.cumsum(0), (1, 0))
-    place = torch.arange(rows * context + sum(query_lens), device=device)
+    place = torch.arange(sum(blocks) * block_size + sum(query_lens), device=device)
     row = torch.searchsorted(ends[1:], place, right=True).clamp(max=rows - 1)
     offset = place - ends[row]
     column = offset // block_size

@@ -114,6 +114,7 @@ def propose(
         slots.masked_fill(unknown, SCRATCH_SLOT),
         inputs.query_lens,
         last,
+        row_blocks=inputs.row_blocks,
     )
     if kept is not None:
         first, token_index = first.without_padding(kept)

@@ -37,6 +37,7 @@ def follow_prompts(
         slots=torch.where(beyond, 0, inputs.cache_slots[first:]),
         cache=cache,
         long=None if inputs.long is None else inputs.long[first:],
+        blocks=inputs.row_blocks and inputs.row_blocks[inputs.decodes :],
     )
     drafter.forward(inputs.ids[first:], batch, inputs.ids.new_empty(0), pieces=pieces)
 

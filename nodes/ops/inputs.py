@@ -85,6 +85,7 @@ def prepare(
         tree=tree,
         axes=parts["axes"] if staged.axes else None,
         encoded=parts["encoded"] if staged.encoded else None,
+        row_blocks=staged.row_blocks,
     )
 
 

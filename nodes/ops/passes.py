@@ -39,6 +39,7 @@ def target_pass(
         cache=cache,
         long=inputs.long,
         tree=inputs.tree_rows,
+        blocks=inputs.row_blocks,
     )
     of_rows = None
     if states is not None:

@@ -123,7 +123,7 @@ def publish(before: DraftTable, sample: SampleRows, proposal: Proposal | None) -
 class FirstPass:
     """What a drafter computes before its first draft: L tokens of its rows, row by row.
 
-    `long[L]` as in `Inputs`.
+    `long[L]` and `row_blocks` as in `Inputs`.
     """
 
     ids: Tensor  # [L]
@@ -132,6 +132,7 @@ class FirstPass:
     query_lens: tuple[int, ...]  # tokens of each row
     last: Tensor  # [S] the token of each sampling row whose logits give the first draft
     long: Tensor | None = None
+    row_blocks: tuple[int, ...] | None = None
 
     def without_padding(self, kept: Kept) -> tuple[FirstPass, Tensor]:
         """The same pass over the tokens of `kept` only, and their indices in this one, `[L']`."""
@@ -146,6 +147,7 @@ class FirstPass:
             kept.query_lens,
             moved[self.last],
             None if self.long is None else self.long[token_index],
+            self.row_blocks,
         )
         return shorter, token_index
 
@@ -158,6 +160,7 @@ class FirstPass:
             slots=self.cache_slots,
             cache=cache,
             long=self.long,
+            blocks=self.row_blocks,
         )
 
 

@@ -13,8 +13,10 @@ graph knows the memory that products of its stream work in, which anybody may ha
 from __future__ import annotations
 
 import gc
+import operator
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -53,7 +55,8 @@ class FakeCuda:
     began_after: list[tuple[FakeStream, FakeStream]] = field(default_factory=list)
     synchronized: list[int] = field(default_factory=list)
     here: _Here = field(default_factory=_Here)
-    graphs: list[FakeGraph] = field(default_factory=list)
+    graphs: list[weakref.ref[FakeGraph]] = field(default_factory=list)
+    begun: list[object] = field(default_factory=list)  # pools in which some capture has begun
     pools: list[object] = field(default_factory=list)  # handles, in the order of making
     allocating: list[object] = field(default_factory=list)  # pools of captures that go on
     released: list[object] = field(default_factory=list)
@@ -124,8 +127,9 @@ class FakeCuda:
             return FakeEvent(self)
 
         def graph() -> FakeGraph:
-            self.graphs.append(FakeGraph(self))
-            return self.graphs[-1]
+            made = FakeGraph(self)
+            self.graphs.append(weakref.ref(made))
+            return made
 
         def handle() -> object:
             self.pools.append((0, len(self.pools) + 1))
@@ -255,6 +259,10 @@ class FakeGraph:
         assert stream in self._cuda.streams, "no capture on a default stream"
         assert capture_error_mode == "thread_local", "other threads go on using the device"
         assert not gc.isenabled(), "what the collector frees ends the capture"
+        alive = [each for each in map(operator.call, self._cuda.graphs) if each is not None]
+        if pool in self._cuda.begun and not any(each.pool is pool for each in alive):
+            raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED")  # its last graph has gone
+        self._cuda.begun.append(pool)
         if pool in self._cuda.allocating:
             raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
         self._cuda.allocating.append(pool)

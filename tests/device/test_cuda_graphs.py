@@ -62,6 +62,16 @@ def test_graphs_work_in_memory_that_nobody_else_frees(cuda: FakeCuda) -> None:
     assert {stream.multiply().pool for stream in cuda.streams} == {None}
 
 
+def test_a_pool_whose_graphs_have_gone_is_not_used_again(cuda: FakeCuda) -> None:
+    """Each run of this plan has states of its own, and gives up what was captured on others."""
+    executor, plan = OnStreams("cuda:1", graphs=True), pipeline(slots=2)
+    first = outs(plan, executor)
+    before = counts(executor).captured
+    assert outs(plan, executor) == first
+    assert counts(executor).captured == 2 * before
+    assert len(cuda.pools) == 2
+
+
 def test_a_traced_run_that_captures_has_its_report(cuda: FakeCuda) -> None:
     executor, states = OnStreams("cuda:1", graphs=True), {"memory": torch.zeros(())}
     events = run(pipeline(), executor=executor, steps=STEPS, states=states, trace=True).events

@@ -188,3 +188,17 @@ def test_torch_has_the_parameters_that_are_asked_for() -> None:
     known = list(inspect.signature(kernel).parameters)
     assert known[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
     assert {"window_size", "is_causal"} & set(known)
+
+
+def test_keys_are_gathered_for_the_blocks_that_rows_have() -> None:
+    """One row with a long text does not make the others gather as much."""
+    batch = Batch((400, 20, 19), 18)
+    have = [-(-length // batch.block_size) for length in batch.lengths]
+    rows = packed.sequences(
+        batch.tables, batch.positions, query_lens=(18,) * 3, block_size=4, blocks=have
+    )
+    assert len(rows.slots) == 4 * sum(have) + 3 * 18
+    assert rows.longest == 400 + 18
+    keys, values = batch.keys.nan_to_num(), batch.values.nan_to_num()
+    out = packed.attend(batch.query.nan_to_num(), keys, values, rows, how_of(), ragged)
+    torch.testing.assert_close(out.double(), batch.expected(0.3), rtol=1e-5, atol=3e-6)

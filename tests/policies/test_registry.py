@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from stepweave.configs.errors import ConfigError
+from stepweave.configs.load import load_config
 from stepweave.policies import Coupled, Policies, Policy, PolicyError
 from stepweave.policies.registry import DECISIONS, check_policy, known, policy, policy_class
 from tests.installed import installed
@@ -146,6 +148,14 @@ def test_an_entry_point_of_no_decision_is_named_where_its_policy_is_not_found(
         policy("acceptance", "good")
 
 
+def test_a_file_that_names_a_policy_without_what_it_must_do_is_refused(tmp_path: Path) -> None:
+    with (
+        package(tmp_path, drafting__lazy="others_policies:Lazy"),
+        pytest.raises(ConfigError, match=r"policies\.drafting=lazy: .*has no 'drafts', no 'own'"),
+    ):
+        load_config("quickstart", {"policies.drafting": "lazy"})
+
+
 def test_an_object_is_checked_for_the_decision_that_it_is_for() -> None:
     class Mine(Policy):
         """Names nobody."""
@@ -154,3 +164,5 @@ def test_an_object_is_checked_for_the_decision_that_it_is_for() -> None:
         check_policy("preemption", Mine())
     with pytest.raises(PolicyError, match="stopping policy 'Mine' has no 'asks', no 'ends'"):
         Policies(stopping=Mine())  # type: ignore[arg-type]
+    with pytest.raises(PolicyError, match="drafting policy 'Mine' has no 'drafts', no 'own'"):
+        Policies(drafting=Mine())  # type: ignore[arg-type]

@@ -231,7 +231,7 @@ def test_ctrl_c_gives_what_was_settled_and_leaves_no_thread(llm: LLM) -> None:
 
 
 def test_a_failing_node_is_named_with_its_step_and_cause(
-    eager: LLM, monkeypatch: pytest.MonkeyPatch
+    eager: LLM, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = 0
     forward = type(eager.engine.model).forward
@@ -246,7 +246,11 @@ def test_a_failing_node_is_named_with_its_step_and_cause(
     monkeypatch.setattr(type(eager.engine.model), "forward", failing)
     before = threading.active_count()
     lines: list[Any] = [{"prompt": "hello", "max_tokens": 20}, {"prompt": "fox"}]
-    outputs = eager.generate(lines)
+    with caplog.at_level("ERROR", logger="stepweave.engine"):
+        outputs = eager.generate(lines)
+    [logged] = caplog.records
+    assert logged.exc_info is not None
+    assert "in failing" in caplog.text, "the traceback leads to the line that raised"
     assert {output.finish_reason for output in outputs} == {"error"}
     for output in outputs:
         said = r"node '\w+': op '[\w.]+' failed in step \d+: MemoryError: no memory on the device"

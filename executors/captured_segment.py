@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import OutOfMemoryError, Tensor
 
 from ..backends.streams import CannotCapture, Moment, Recording, Stream
 from ..graph.plan import Plan
@@ -481,8 +481,12 @@ class SegmentRun:
         self._run_again(error)
 
     def _run_again(self, error: Exception) -> None:
-        reason = f"cannot be captured: {type(error).__name__}: {error}"
-        self._refuse(reason.splitlines()[0])
+        reason = f"cannot be captured: {type(error).__name__}: {error}".splitlines()[0]
+        if isinstance(error, OutOfMemoryError):  # there may be some another time
+            self._remember(1)
+            self._counts.because(reason)
+        else:
+            self._refuse(reason)
         for again, context in self._done:
             again(context)
 

@@ -61,7 +61,7 @@ class AssistantMessage(Body):
     REFUSED: ClassVar = {
         "function_call": ("use tool_calls", ()),
         "refusal": ("write it as content", ()),
-        "audio": ("only text models are served", ()),
+        "audio": ("messages are of text, and of images where the model reads them", ()),
         "annotations": ("the model is not told of them", ([],)),
         "reasoning": ("use reasoning_content", ()),
     }
@@ -194,7 +194,7 @@ class ChatRequest(Generating):
         "functions": ("use tools", ([],)),
         "function_call": ("use tool_choice", ("none",)),
         "modalities": ("answers are text", (["text"],)),
-        "audio": ("only text models are served", ()),
+        "audio": ("messages are of text, and of images where the model reads them", ()),
         "prediction": ("drafts come from the pipeline's drafter; see draft_tokens", ()),
         "web_search_options": ("the service reaches no other", ()),
         "reasoning_effort": ("the model's template decides how it reasons", ()),

@@ -262,7 +262,7 @@ class ResponsesRequest(_ResponseSampling):
         "prompt_cache_key": ("the prefix cache finds equal beginnings by itself", ()),
         "prompt_cache_options": ("the prefix cache finds equal beginnings by itself", ()),
         "prompt_cache_retention": ("the prefix cache finds equal beginnings by itself", ()),
-        "image": ("only text models are served", ()),
+        "image": ("messages are of text, and of images where the model reads them", ()),
         "access_programs": ("there are none", ()),
     }
 

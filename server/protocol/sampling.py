@@ -56,7 +56,7 @@ REFUSED: Refused = {
         ([],),
     ),
     "vllm_xargs": ("use node_settings", ({},)),
-    "mm_processor_kwargs": ("only text models are served", ()),
+    "mm_processor_kwargs": ("messages are of text, and of images where the model reads them", ()),
     "cache_salt": ("each API key has a part of the prefix cache of its own", ()),
 }
 

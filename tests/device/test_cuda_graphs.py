@@ -15,7 +15,7 @@ from stepweave.executors.counts import Counts
 from stepweave.executors.on_streams import OnStreams
 from stepweave.graph.node import Node, Op, OpContext
 from stepweave.graph.plan import Plan
-from tests.device.fake_cuda import FakeCuda
+from tests.device.fake_cuda import FakeCuda, FakeEvent, FakeStream
 from tests.executors.test_capture import STEPS, add, carry, outs, pipeline
 
 
@@ -101,6 +101,36 @@ def test_the_pool_of_a_failed_capture_is_given_back_and_its_graph_is_kept(cuda: 
     failed = len(cuda.graphs) - counts(executor).captured
     assert len(cuda.released) == len(cuda_streams._FAILED) == failed > 0
     assert len(set(cuda.released)) == failed, "none is used again"
+
+
+def test_a_shape_that_had_no_memory_to_be_captured_is_tried_again(cuda: FakeCuda) -> None:
+    short: list[bool] = []
+
+    def short_at_first(ctx: OpContext) -> None:
+        if not short and any(stream.capturing for stream in cuda.streams):
+            short.append(True)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        carry(ctx)
+
+    executor, plan = OnStreams("cuda:1", graphs=True), pipeline(carry=short_at_first)
+    assert outs(plan, executor) == outs(pipeline())
+    assert short
+    assert counts(executor).replayed > 0
+
+
+def test_a_device_that_fails_is_named_with_its_op_when_streams_answer_no_more(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise RuntimeError("device-side assert triggered")
+
+    def add_and_break(ctx: OpContext) -> None:
+        monkeypatch.setattr(FakeStream, "query", fail)
+        monkeypatch.setattr(FakeEvent, "synchronize", fail)
+        add(ctx)
+
+    with pytest.raises(NodeFailure, match=r"failed in step -?\d+: DeviceFailure"):
+        outs(pipeline(add=add_and_break), OnStreams("cuda:1"))
 
 
 def interrupted(cuda: FakeCuda) -> Plan:

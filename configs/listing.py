@@ -82,6 +82,11 @@ class _Order:
             else:
                 del self.nodes[name]
             return
+        for key, part in _anchors(node):
+            if isinstance(part.value, dict | list):
+                said = f"nodes.{name}.{key} must be the name of one node, as in `{key}: forward`"
+                self.problems.append(Problem(part.mark, said))
+                return
         anchors = [_Anchor(key, str(part.value), part) for key, part in _anchors(node)]
         if isinstance(node.value, dict):
             inner = {key: part for key, part in node.value.items() if key not in ANCHORS}

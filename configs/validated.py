@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TypeVar
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -39,7 +41,7 @@ def _problems(
 ) -> list[Problem]:
     found: list[Problem] = []
     seen: dict[Location, int] = {}
-    details = error.errors(include_url=False)
+    details = _of_one_key(error.errors(include_url=False))
     for detail in details:
         location: Location = detail["loc"]
         if detail["type"] == "too_short" and any(_within(location, d["loc"]) for d in details):
@@ -50,10 +52,37 @@ def _problems(
         part = source.at(location)
         wrong_key = detail["type"] == "extra_forbidden" or (location and location[-1] == "[key]")
         mark = (part.key or part.mark) if wrong_key else part.mark
-        problem = Problem(mark, complaint(model, dict(detail), within=within))
+        said = complaint(model, detail, within=within)
+        if words := detail.get("or"):
+            said += f"; or {' or '.join(words)}"
+        problem = Problem(mark, said)
         if problem not in found:
             found.append(problem)
     return sorted(found, key=lambda problem: (problem.mark.line or 0, problem.mark.column or 0))
+
+
+def _of_one_key(details: Sequence[Any]) -> list[dict[str, Any]]:
+    """A complaint for each key: where it takes a number or a word, pydantic has one for either.
+
+    What each kind says is under the key, in a place of its own that no file has.
+    """
+    found: dict[Location, dict[str, Any]] = {}
+    kept: list[dict[str, Any]] = []
+    for detail in map(dict, details):
+        *above, last = detail["loc"] or ((),)
+        if not (isinstance(last, str) and _ALTERNATIVE.match(last)):
+            kept.append(detail)
+            continue
+        first = found.get(where := tuple(above))
+        if first is None:
+            found[where] = {**detail, "loc": where, "or": []}
+            kept.append(found[where])
+        elif detail["type"] == "literal_error":
+            first["or"].append(detail["ctx"]["expected"])
+    return kept
+
+
+_ALTERNATIVE = re.compile(r"(constrained-|literal\[)")
 
 
 def _within(outer: Location, inner: Location) -> bool:

@@ -212,6 +212,7 @@ class ResponseForm(Form):
                 "rejected_prediction_tokens": usage.drafted - usage.accepted,
             },
             "total_tokens": usage.prompt + usage.completion,
+            **usage.told_warnings(),
         }
 
     def _event(self, kind: str, **said: Any) -> bytes:

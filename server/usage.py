@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..requests.request import RequestOutput
 from ..structured.reasoning import MarkerAutomaton
@@ -19,11 +19,14 @@ class Usage:
     drafted: int = 0
     accepted: int = 0
     reasoning: int | None = None
+    warnings: list[str] = field(default_factory=list)
+    """Of its grammars, what is not enforced."""
 
     def ended(self, output: RequestOutput, *, first: bool) -> None:
         """Take in what only an output knows. `first`: of the n of its prompt, which counts once."""
         self.drafted += output.drafted
         self.accepted += output.accepted
+        self.warnings += [each for each in output.warnings if each not in self.warnings]
         if first:
             self.cached += output.cached_tokens
 
@@ -47,7 +50,12 @@ class Usage:
             **self.so_far(),
             "prompt_tokens_details": {"cached_tokens": self.cached},
             "completion_tokens_details": details,
+            **self.told_warnings(),
         }
+
+    def told_warnings(self) -> dict[str, object]:
+        """The key `warnings`, if there are any."""
+        return {"warnings": self.warnings} if self.warnings else {}
 
 
 class ReasoningTokens:

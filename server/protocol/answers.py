@@ -51,6 +51,9 @@ class UsageObject(Answer):
         description="`accepted_prediction_tokens`, `rejected_prediction_tokens`, "
         "`reasoning_tokens`."
     )
+    warnings: list[str] | None = Field(
+        default=None, description="What of a grammar is not enforced, with `strict: false`."
+    )
 
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]

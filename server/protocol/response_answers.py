@@ -66,6 +66,9 @@ class ResponseUsage(Answer):
     output_tokens: int
     output_tokens_details: OutputTokensDetails
     total_tokens: int
+    warnings: list[str] | None = Field(
+        default=None, description="What of a grammar is not enforced, with `strict: false`."
+    )
 
 
 class ResponseFailure(Answer):

@@ -233,6 +233,7 @@ def test_a_wrong_setting_is_named_as_it_was_given(key: str, text: str, said: str
         ("draft: {offset: 1}", 11, "follows from `depth`"),
         ("a: {kind: sample}", 3, "a new node says where it stands: `after: forward`"),
         ("a: {kind: sample, after: b}", 28, "to stand after 'b', which is not in the pipeline"),
+        ("a: {kind: sample, after: [b]}", 28, "nodes.a.after must be the name of one node"),
         ("a: {kind: sample, after: draft, before: commit}", 35, "`after` and `before` are both"),
         ("a: {kind: sample, after: a}", 28, "to stand after 'a'"),
         ("a: null", 3, "there is no node 'a' to take out"),

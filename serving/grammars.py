@@ -57,13 +57,15 @@ class Advising:
         try:
             return self.inner.compile(spec)
         except Refusal as refusal:
-            raise GrammarError("; ".join([str(refusal), *self._advice(refusal)])) from refusal
+            advice = self._advice(refusal, spec)
+            raise GrammarError("; ".join([str(refusal), *advice])) from refusal
 
-    def _advice(self, refusal: Refusal) -> Iterator[str]:
+    def _advice(self, refusal: Refusal, spec: GrammarSpec) -> Iterator[str]:
         if self.name != "auto" and refusal.cause != "source":
             others = " and ".join(library for library in ORDER if library != self.name)
             yield f"`nodes.bitmask.backend: auto` tries {others} as well"
-        if refusal.cause in ADVICE:
+        # Of a schema a keyword can be left out; of an expression libraries refuse what we do.
+        if refusal.cause in ADVICE and (refusal.cause, spec.kind) != ("unenforced", "regex"):
             yield ADVICE[refusal.cause]
 
 

@@ -45,6 +45,13 @@ def grammar_of(asked: ChatRequest, calls: CallFormat | None) -> dict[str, Any]:
     return {"structured_outputs": form}
 
 
+def form_key(asked: ChatRequest, calls: CallFormat | None) -> str:
+    """The key of the request that asks for the grammar of `grammar_of`. Raises nothing."""
+    if asked.says("structured_outputs"):
+        return "structured_outputs"
+    return "response_format" if calls is None else "tools"
+
+
 def _calling(asked: ChatRequest, calls: CallFormat, schema: Any) -> dict[str, Any]:
     """Calls, or beside them what the answer is otherwise: any text, or JSON of a schema."""
     choice = asked.tool_choice

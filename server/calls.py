@@ -80,9 +80,9 @@ def unavailable(message: str) -> ApiError:
     return ApiError(503, message, code="unavailable", headers={"retry-after": "5"})
 
 
-def invalid_grammar(message: str) -> ApiError:
-    """The grammar that a request asks for cannot be followed."""
-    return ApiError(400, message, code="invalid_grammar", param="structured_outputs")
+def invalid_grammar(message: str, key: str = "structured_outputs") -> ApiError:
+    """The grammar that a request asks for, by that key, cannot be followed."""
+    return ApiError(400, message, code="invalid_grammar", param=key)
 
 
 class Call:
@@ -97,6 +97,7 @@ class Call:
         reasoning: ReasoningTokens | None = None,
     ) -> None:
         self.served = served
+        self.form_key = "structured_outputs"  # of the request: what asks for a form of the answer
         self.usage = usage
         self.outputs: dict[int, RequestOutput] = {}
         self._streams = streams
@@ -168,5 +169,5 @@ class Call:
         blame = self._streams[choice // self._n].blame
         message = output.error or "the request has failed"
         if blame == "grammar":
-            return invalid_grammar(message)
+            return invalid_grammar(message, self.form_key)
         return ApiError(500, message, code="engine_failed" if blame == "engine" else None)

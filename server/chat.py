@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ..models.call_format import CallFormat
 from ..requests.params import SamplingParams
-from .answer_grammar import grammar_of
+from .answer_grammar import form_key, grammar_of
 from .body import read
 from .calls import Call
 from .chat_form import ChatForm
@@ -82,7 +82,14 @@ async def begin(
     if params.logprobs is not None:
         await asyncio.to_thread(lambda: engine.texts.spelled)
     end = engine.reasoning_end if params.reasoning is not False else None
-    call = await engine.call(exchange, endpoint, asked, [prompt], params, reasons=bool(end))
+    key = form_key(asked, calls)
+    try:
+        call = await engine.call(exchange, endpoint, asked, [prompt], params, reasons=bool(end))
+    except ApiError as error:
+        if error.code == "invalid_grammar":
+            error.param = key
+        raise
+    call.form_key = key
     return Begun(call, params, _sections(end, calls))
 
 

@@ -37,6 +37,7 @@ def responses_router(engine: OpenEngine) -> APIRouter:
         except ApiError as error:
             error.param = PARAMS.get(error.param or "", error.param)
             raise
+        begun.call.form_key = PARAMS.get(begun.call.form_key, begun.call.form_key)
         about = _about(asked, begun.params) | {
             "id": f"resp_{exchange.id}",
             "model": engine.model_named(asked.model),

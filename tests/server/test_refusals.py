@@ -311,3 +311,47 @@ def _all(wire: socket.socket) -> bytes:
     while part := wire.recv(65536):
         found += part
     return found
+
+
+NOTHING = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}},
+    "required": ["a"],
+}
+SAID = [{"role": "user", "content": "a"}]
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "structured_outputs": ("chat/completions", {"structured_outputs": {"json": NOTHING}}),
+    "response_format": (
+        "chat/completions",
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": NOTHING},
+            }
+        },
+    ),
+    "tools": (
+        "chat/completions",
+        {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": NOTHING}}],
+            "tool_choice": "required",
+        },
+    ),
+    "text": (
+        "responses",
+        {"text": {"format": {"type": "json_schema", "name": "a", "schema": NOTHING}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("key", FORMS)
+def test_a_schema_that_nothing_satisfies_is_blamed_on_the_key_that_has_it(
+    key: str, client: httpx.Client
+) -> None:
+    path, asks = FORMS[key]
+    prompt = {"input": "a"} if path == "responses" else {"messages": SAID}
+    answer = client.post(f"/v1/{path}", json={"model": "embedded", **prompt, **asks})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_grammar", key)
+    assert "no value can satisfy it" in error["message"]

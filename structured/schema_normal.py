@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from .schema_case import Case
 from .schema_cases import cases
-from .schema_document import Document, refuse
+from .schema_document import Document, pointer, refuse
 from .schema_terms import (
     KINDS,
     NOTHING,
@@ -110,6 +110,34 @@ class Normaliser:
             finally:
                 self._opening.discard(key)
         return self._possible[key]
+
+    def to_blame(self, place: str) -> str:
+        """Of a place that nothing satisfies: the innermost that a value of it must have, and that
+        nothing satisfies either.
+        """
+        seen = {place}
+        while True:
+            needed = (each for each in self._needed(place) if each not in seen)
+            inner = next((x for x in needed if not self.possible((Literal(True, x),))), None)
+            if inner is None:
+                return place
+            seen.add(place := inner)
+
+    def _needed(self, place: str) -> Iterator[str]:
+        """Places in the schema at a place of which each value of it has one."""
+        schema = self._document.at(place)
+        if not isinstance(schema, dict):
+            return
+        for index in range(len(schema.get("allOf", ()))):
+            yield pointer(place, "allOf", index)
+        for name in schema.get("required", ()):
+            if name in schema.get("properties", {}):
+                yield pointer(place, "properties", name)
+        least, prefix = schema.get("minItems", 0), schema.get("prefixItems", ())
+        for index in range(min(least, len(prefix))):
+            yield pointer(place, "prefixItems", index)
+        if least > len(prefix) and "items" in schema:
+            yield pointer(place, "items")
 
     def holds(self, node: Node, value: object) -> bool:
         """See `Nodes`."""

@@ -73,7 +73,7 @@ class SchemaWriter(ABC):
 
         schema = finished(root)
         if schema is False:
-            refuse("#", "no value can satisfy it")
+            refuse(self._nodes.to_blame("#"), "no value can satisfy it")
         for each in self._written.values():
             if each.name not in inline:
                 definitions[each.name] = finished(each.schema)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.grammar import GrammarError, GrammarSpec
+from stepweave.structured.json_schema import rewrite_schema
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 from .conftest import EOS
@@ -138,3 +141,34 @@ def test_a_schema_that_is_none_is_an_ordinary_refusal(
 ) -> None:
     with pytest.raises(GrammarError):
         xgrammar.compile(GrammarSpec.from_request({"json": schema}))
+
+
+NOBODY = {"type": "integer", "minimum": 5, "maximum": 3}
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        (NOBODY, "#"),
+        (
+            {
+                "properties": {
+                    "other": {"properties": {"b": NOBODY}},
+                    "user": {"properties": {"a": NOBODY}, "required": ["a"], "type": "object"},
+                },
+                "required": ["other", "user"],
+                "type": "object",
+            },
+            "#/properties/user/properties/a",
+        ),
+        ({"type": "array", "items": {"allOf": [{}, NOBODY]}, "minItems": 1}, "#/items/allOf/1"),
+        (
+            {"type": "array", "prefixItems": [{"type": "null"}, NOBODY], "minItems": 2},
+            "#/prefixItems/1",
+        ),
+        ({"allOf": [{"type": "string"}, {"type": "null"}]}, "#"),
+    ],
+)
+def test_the_innermost_place_is_named_that_no_value_satisfies(schema: Any, place: str) -> None:
+    with pytest.raises(GrammarError, match=rf"at {re.escape(place)}: no value can satisfy it"):
+        rewrite_schema(json.dumps(schema), "xgrammar")

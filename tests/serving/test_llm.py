@@ -227,7 +227,7 @@ def test_ctrl_c_gives_what_was_settled_and_leaves_no_thread(llm: LLM) -> None:
     outputs = caught.value.outputs
     assert [output.finish_reason for output in outputs] == ["cancelled", "cancelled"]
     assert all(0 < len(output.token_ids) < 150 for output in outputs)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before, "one of an earlier test may have ended meanwhile"
 
 
 def test_a_failing_node_is_named_with_its_step_and_cause(
@@ -255,7 +255,7 @@ def test_a_failing_node_is_named_with_its_step_and_cause(
     for output in outputs:
         said = r"node '\w+': op '[\w.]+' failed in step \d+: MemoryError: no memory on the device"
         assert re.fullmatch(said, output.error or "")
-    assert threading.active_count() == before
+    assert threading.active_count() <= before, "one of an earlier test may have ended meanwhile"
     monkeypatch.undo()
     assert eager.generate([{"prompt": "hello", "max_tokens": 4}])[0].error is None
 

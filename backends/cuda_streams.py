@@ -33,11 +33,6 @@ class Pool:
 
     handle: Any
     users: WeakSet[CudaRecording] = field(default_factory=WeakSet)
-    used: bool = False
-
-    @property
-    def gone(self) -> bool:
-        return self.used and not self.users
 
 
 Pools = dict[str, Pool]
@@ -68,7 +63,7 @@ class CudaRecording:
     def __init__(self, stream: torch.cuda.Stream, pool: Pool) -> None:
         self._stream = stream
         self._pool = pool.handle
-        self._of = pool
+        pool.users.add(self)
         self._graph: torch.cuda.CUDAGraph | None = None  # that is being captured
         self._again: list[Callable[[], object]] = []
 
@@ -95,8 +90,6 @@ class CudaRecording:
         except BaseException:
             self._take_the_pool_back(graph)
             raise
-        self._of.used = True
-        self._of.users.add(self)
 
     def _end(self) -> None:
         assert self._graph is not None, "only what has begun is ended"
@@ -242,7 +235,7 @@ class CudaStream:
         return moment
 
     def recording(self, pool: str) -> CudaRecording:
-        if pool not in self.pools or self.pools[pool].gone:
+        if pool not in self.pools or not self.pools[pool].users:
             self.pools[pool] = Pool(torch.cuda.graph_pool_handle())
         return CudaRecording(self.stream, self.pools[pool])
 

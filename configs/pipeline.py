@@ -102,11 +102,7 @@ def _policy(decision: str, part: Located) -> PolicyConfig:
         said = f"policies.{decision} must be a name, or a mapping with its name as `kind`"
         raise ConfigError.at(part.mark, said)
     try:
-        model = policy_model(decision, given.value)
-    except PolicyError as error:
-        raise ConfigError.at(given.mark, error.message, error.code) from error
-    made = validated(model, named, within=where)
-    try:
+        made = validated(policy_model(decision, given.value), named, within=where)
         check_policy(decision, made)
     except PolicyError as error:
         raise ConfigError.at(given.mark, error.message, error.code) from error

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ..requests.complaints import complaint
+from ..requests.complaints import complaint, without_tags
 from .errors import ConfigError, Problem
 from .yaml_source import Located, Location
 
@@ -41,7 +40,7 @@ def _problems(
 ) -> list[Problem]:
     found: list[Problem] = []
     seen: dict[Location, int] = {}
-    details = _of_one_key(error.errors(include_url=False))
+    details = _of_one_key(error.errors(include_url=False), source.plain())
     for detail in details:
         location: Location = detail["loc"]
         if detail["type"] == "too_short" and any(_within(location, d["loc"]) for d in details):
@@ -61,7 +60,7 @@ def _problems(
     return sorted(found, key=lambda problem: (problem.mark.line or 0, problem.mark.column or 0))
 
 
-def _of_one_key(details: Sequence[Any]) -> list[dict[str, Any]]:
+def _of_one_key(details: Sequence[Any], data: Any) -> list[dict[str, Any]]:
     """A complaint for each key: where it takes a number or a word, pydantic has one for either.
 
     What each kind says is under the key, in a place of its own that no file has.
@@ -70,19 +69,18 @@ def _of_one_key(details: Sequence[Any]) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
     for detail in map(dict, details):
         *above, last = detail["loc"] or ((),)
-        if not (isinstance(last, str) and _ALTERNATIVE.match(last)):
+        where: Location = tuple(above)
+        tag = isinstance(last, str) and last != "[key]" and detail["type"] != "missing"
+        if not tag or without_tags(detail["loc"], "", data) != where:
             kept.append(detail)
             continue
-        first = found.get(where := tuple(above))
+        first = found.get(where)
         if first is None:
             found[where] = {**detail, "loc": where, "or": []}
             kept.append(found[where])
         elif detail["type"] == "literal_error":
             first["or"].append(detail["ctx"]["expected"])
     return kept
-
-
-_ALTERNATIVE = re.compile(r"(constrained-|literal\[)")
 
 
 def _within(outer: Location, inner: Location) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from inspect import get_annotations
 from typing import Any, Final
 
 from ..graph.entry_points import load, package_of
@@ -137,8 +136,7 @@ def called(decision: str, made: object) -> str:
 
 def _members(protocol: type) -> set[str]:
     """What a protocol asks for (Python before 3.12 does not keep a list of it)."""
-    names = {*vars(protocol), *get_annotations(protocol)}
-    return {name for name in names if not name.startswith("_")}
+    return {name for name in vars(protocol) if not name.startswith("_")}
 
 
 def _installed(decision: str) -> Iterator[tuple[str, EntryPoint]]:

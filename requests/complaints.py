@@ -88,6 +88,20 @@ def complaint(
     return f"{name} {says.format(**context)}{said}"
 
 
+def without_tags(location: Location, kind: str, data: Any) -> Location:
+    """The place in `data` of an error of that kind: pydantic's has the tags of unions too."""
+    found: list[str | int] = []
+    for index, step in enumerate(location):
+        if isinstance(data, dict) and step in data:
+            data = data[str(step)]
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        elif kind != "missing" or index < len(location) - 1:
+            continue
+        found.append(step)
+    return tuple(found)
+
+
 def shown(given: object) -> str:
     """A value, or what kind of thing it is, in a few words."""
     if isinstance(given, str | int | float | None):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
-from ..requests.complaints import complaint
+from ..requests.complaints import complaint, without_tags
 from .errors import ApiError, param_of
 from .protocol.base import Body
 from .settings import Limits
@@ -94,7 +94,7 @@ def _refusal(body: bytes, model: type[Body], error: ValidationError) -> ApiError
     for detail in details:
         if detail["type"] == "too_short" and len(details) > 1:
             continue  # entries that are wrong were not counted; they are told of themselves
-        location = _without_tags(detail["loc"], detail["type"], data)
+        location = without_tags(detail["loc"], detail["type"], data)
         told = complaint(model, {**detail, "loc": location}, whole="the body").strip()
         if told not in said:
             param = str(location[0]) if location else param_of(told, model.model_fields)
@@ -108,17 +108,3 @@ def _refusal(body: bytes, model: type[Body], error: ValidationError) -> ApiError
         param=params[0],
         code="unknown_parameter" if details[0]["type"] == "extra_forbidden" else None,
     )
-
-
-def _without_tags(location: tuple[str | int, ...], kind: str, data: Any) -> tuple[str | int, ...]:
-    """The place in the body: pydantic's has the tags of unions too."""
-    found: list[str | int] = []
-    for index, step in enumerate(location):
-        if isinstance(data, dict) and step in data:
-            data = data[str(step)]
-        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
-            data = data[step]
-        elif kind != "missing" or index < len(location) - 1:
-            continue
-        found.append(step)
-    return tuple(found)

@@ -184,6 +184,7 @@ def test_a_setting_changes_one_key_of_a_node() -> None:
     ("key", "text", "said"),
     [
         ("shceduler.max_rows", "3", "unknown key 'shceduler' (did you mean 'scheduler'?)"),
+        ("scheduler.num_blocks", "0", "num_blocks must be at least 1, not 0; or 'auto'"),
         ("scheduler.max_rowz", "3", "(did you mean 'max_rows'?)"),
         ("executor", "thread", "(did you mean 'threads'?)"),
         ("depth", "two", "must be a whole number"),

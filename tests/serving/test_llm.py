@@ -211,7 +211,7 @@ def test_cancel_keeps_what_was_settled(llm: LLM) -> None:
 
 
 def test_ctrl_c_gives_what_was_settled_and_leaves_no_thread(llm: LLM) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     pressed: list[bool] = []
     main = threading.main_thread().ident
     assert main is not None
@@ -227,7 +227,7 @@ def test_ctrl_c_gives_what_was_settled_and_leaves_no_thread(llm: LLM) -> None:
     outputs = caught.value.outputs
     assert [output.finish_reason for output in outputs] == ["cancelled", "cancelled"]
     assert all(0 < len(output.token_ids) < 150 for output in outputs)
-    assert threading.active_count() <= before, "one of an earlier test may have ended meanwhile"
+    assert set(threading.enumerate()) <= before, "one of an earlier test may have ended meanwhile"
 
 
 def test_a_failing_node_is_named_with_its_step_and_cause(
@@ -244,7 +244,7 @@ def test_a_failing_node_is_named_with_its_step_and_cause(
         return forward(self, *args, **kwargs)
 
     monkeypatch.setattr(type(eager.engine.model), "forward", failing)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     lines: list[Any] = [{"prompt": "hello", "max_tokens": 20}, {"prompt": "fox"}]
     with caplog.at_level("ERROR", logger="stepweave.engine"):
         outputs = eager.generate(lines)
@@ -255,7 +255,7 @@ def test_a_failing_node_is_named_with_its_step_and_cause(
     for output in outputs:
         said = r"node '\w+': op '[\w.]+' failed in step \d+: MemoryError: no memory on the device"
         assert re.fullmatch(said, output.error or "")
-    assert threading.active_count() <= before, "one of an earlier test may have ended meanwhile"
+    assert set(threading.enumerate()) <= before, "one of an earlier test may have ended meanwhile"
     monkeypatch.undo()
     assert eager.generate([{"prompt": "hello", "max_tokens": 4}])[0].error is None
 

@@ -79,11 +79,6 @@ class Driver:
         self._futile = 0
         self._failed_steps = self._engine.totals.failed_steps
 
-    def give_up(self, failure: BaseException) -> None:
-        """No run will come to anything any more."""
-        with self.lock:
-            self.failure, self._futile = failure, FUTILE_RUNS
-
     @property
     def alive(self) -> bool:
         """Whether its thread lives, and its latest runs and steps have not all failed."""

@@ -43,6 +43,11 @@ class Role(Protocol):
         """What makes the requests of rank 0, on any other rank."""
         ...
 
+    @property
+    def ended(self) -> GroupEnded | None:
+        """What has ended the group, if anything did: known before anybody is told of it."""
+        ...
+
     def on_end(self, tell: Callable[[GroupEnded], None]) -> None:
         """Have `tell` called when the group ends; at once where it has."""
         ...
@@ -84,7 +89,7 @@ class Role(Protocol):
 class Alone:
     """One process: nobody has to be told anything."""
 
-    leads, stays, following = True, False, None
+    leads, stays, following, ended = True, False, None, None
 
     def on_end(self, tell: Callable[[GroupEnded], None]) -> None:
         pass
@@ -125,6 +130,10 @@ class InGroup:
     def leads(self) -> bool:
         return self.following is None
 
+    @property
+    def ended(self) -> GroupEnded | None:
+        return self._group.group.failure
+
     def on_end(self, tell: Callable[[GroupEnded], None]) -> None:
         self._group.group.on_end(tell)
 
@@ -154,7 +163,7 @@ class InGroup:
     def join(self, thread: threading.Thread, seconds: float | None) -> None:
         """A thread that waits for a rank which is gone may wait for good."""
         until = None if seconds is None else monotonic() + seconds
-        while thread.is_alive() and self._group.group.failure is None:
+        while thread.is_alive() and self.ended is None:
             if until is not None and monotonic() >= until:
                 return
             thread.join(LOOKING_S)

@@ -237,7 +237,6 @@ class Service:
 
     def _group_ended(self, failure: GroupEnded) -> None:
         """Nothing more can be served: whoever waits is told why."""
-        self._driver.give_up(failure)
         with self._driver.lock:
             self._refusal = failure.message
             self._uncompiled = {}
@@ -246,8 +245,8 @@ class Service:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the latest run, if anything did."""
-        return self._driver.failure
+        """What ended the group of ranks, or else the latest run, if anything did."""
+        return self._role.ended or self._driver.failure
 
     @property
     def alive(self) -> bool:
@@ -255,7 +254,7 @@ class Service:
 
         A failure that ends requests, and not what comes after them, is no death.
         """
-        return self._driver.alive
+        return self._role.ended is None and self._driver.alive
 
     # -- the ranks of a group --------------------------------------------------------------
 

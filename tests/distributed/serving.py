@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from time import sleep
 from typing import Any
 
 import httpx
 
 from stepweave import LLM, AsyncLLM
 from stepweave.distributed.errors import GroupEnded
+from stepweave.serving.service import Service
 from tests.distributed.cases import SCHEMA
 from tests.distributed.mutants import MUTANTS
 from tests.server.in_thread import running
 
 PIPELINE = "async_eagle3_grammar"
 PROMPT = "Extract name and age as JSON: Max Tanaka is a 61-year-old lawyer from Warsaw."
+LATE_S = 0.5
 ASKED = {"max_tokens": 48, "temperature": 0.0, "structured_outputs": {"json": SCHEMA}}
 
 
@@ -55,6 +58,7 @@ def broken(mutant: str) -> dict[str, Any]:
     """What a client of rank 0 is told when the group ends, and what another rank raises."""
     MUTANTS[mutant]()
     if os.environ["RANK"] != "0":
+        told_late()
         return {"failure": follow("async")}
     with (
         running(pipeline="async", overrides=overrides(2, "async")) as service,
@@ -69,6 +73,17 @@ def broken(mutant: str) -> dict[str, Any]:
             "health": [client.get(path).status_code for path in ("/health", "/ready")],
             "unended": service.llm.service.unended,
         }
+
+
+def told_late() -> None:
+    """Threads that run and wait here see the end before the service is told of it."""
+    tell = Service._group_ended
+
+    def late(self: Service, failure: GroupEnded) -> None:
+        sleep(LATE_S)
+        tell(self, failure)
+
+    Service._group_ended = late  # type: ignore[method-assign]
 
 
 def streamed(client: httpx.Client) -> list[str]:

@@ -9,12 +9,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import OutOfMemoryError, Tensor
+from torch import Tensor
 
 from ..backends.streams import CannotCapture, Moment, Recording, Stream
 from ..graph.plan import Plan
 from ..graph.planner.segments import Segment
-from .capturing import capturing
+from .capturing import capturing, may_pass, why_failed
 from .changes import Changes
 from .contents import Unstable, mapped, signature
 from .context import Context, Memory
@@ -481,12 +481,11 @@ class SegmentRun:
         self._run_again(error)
 
     def _run_again(self, error: Exception) -> None:
-        reason = f"cannot be captured: {type(error).__name__}: {error}".splitlines()[0]
-        if isinstance(error, OutOfMemoryError):  # there may be some another time
+        if may_pass(error):
             self._remember(1)
-            self._counts.because(reason)
+            self._counts.because(why_failed(error))
         else:
-            self._refuse(reason)
+            self._refuse(why_failed(error))
         for again, context in self._done:
             again(context)
 

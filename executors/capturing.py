@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from torch import OutOfMemoryError
+
 from ..backends.streams import Recording
 from .exits import NUMBERS, telling, watched_exits
 
@@ -14,6 +16,16 @@ def capturing(recording: Recording) -> Iterator[None]:
     """`recording.capture()`, refused where this thread takes numbers or memory out of torch."""
     with watched_exits(), telling(_listener(recording)), recording.capture():
         yield
+
+
+def why_failed(error: Exception) -> str:
+    """In a line, why what raised `error` is not captured."""
+    return f"cannot be captured: {type(error).__name__}: {error}".splitlines()[0]
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same may be captured another time: when there is memory."""
+    return isinstance(error, OutOfMemoryError)
 
 
 def unheard() -> telling:

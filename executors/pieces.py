@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..backends.streams import CannotCapture, Recording, Stream
 from ..graph.pieces import Between
-from .capturing import capturing, unheard
+from .capturing import capturing, may_pass, unheard, why_failed
 from .counts import Counts
 from .terms import Terms
 
@@ -129,11 +129,12 @@ class OpPieces:
                 found = self.terms.where.settle(self.name, 0, work(tensors, between))
         except Exception as error:
             self.terms.pools.failed(self.stream_name)
-            reason = f"cannot be recorded: {type(error).__name__}: {error}"
-            self._refuse(key, reason.splitlines()[0])
+            self._refuse(key, why_failed(error))
+            if may_pass(error):
+                self._seen[key] = 0
             return usual
         if recording.refused is not None:
-            self._refuse(key, f"cannot be recorded: {recording.refused}")
+            self._refuse(key, f"cannot be captured: {recording.refused}")
             return usual
         cell.value = None
         del self._seen[key]

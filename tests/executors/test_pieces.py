@@ -49,10 +49,13 @@ class Work:
     ran: list[int] = field(default_factory=list)  # lines of each call of the work itself
     summed: list[tuple[int, ...]] = field(default_factory=list)
     asks: bool = False
+    no_room_at: int | None = None  # of its calls, the one that finds no memory
 
     def __call__(self, tensors: Sequence[Tensor], between: Between) -> tuple[Tensor, Tensor]:
         [x] = tensors
         self.ran.append(len(x))
+        if len(self.ran) == self.no_room_at:
+            raise torch.OutOfMemoryError("CUDA out of memory")
         for _ in range(2):
             x = x @ self.weights + 1
             out = torch.zeros_like(x)
@@ -182,6 +185,19 @@ def test_a_failed_recording_costs_no_step(where: Any) -> None:
     assert wanted in reason
     assert found.captured == 1, "of the size that came later"
     assert found.replayed > 0
+    assert device.capturing == {}
+
+
+def test_a_size_that_had_no_memory_is_recorded_another_time() -> None:
+    # The second step is the first to be recorded, after it was done as usual.
+    work, device = Work(no_room_at=3), RecordedCalls(graphs=True, pieces=LARGEST)
+    assert outs(pipeline(work, lambda step: 9), device) == outs(pipeline(Work(), lambda step: 9))
+    found = think(device)
+    assert found.captured == 1
+    assert [reason for reason in found.eager if "seldom" not in reason] == [
+        "cannot be captured: OutOfMemoryError: CUDA out of memory"
+    ]
+    assert found.replayed == STEPS - found.captured - sum(found.eager.values()) > 10
     assert device.capturing == {}
 
 

@@ -23,6 +23,7 @@ from .regex_syntax import ANY, Regex, RegexError, Repeat, literal
 from .regex_text import regex_text
 from .schema_case import Case
 from .schema_document import Schema, refuse
+from .schema_endless import endless
 from .schema_normal import Key, Normaliser
 from .schema_terms import NOTHING, Layer, Literal, Node, Slots
 
@@ -74,6 +75,12 @@ class SchemaWriter(ABC):
         schema = finished(root)
         if schema is False:
             refuse(self._nodes.to_blame("#"), "no value can satisfy it")
+        if (place := endless((Literal(True, "#"),), self._nodes)) is not None:
+            refuse(
+                place,
+                "each value of it has another one in it, so no text comes to its end; let one be "
+                "left out ('required'), be null, or an array be empty",
+            )
         for each in self._written.values():
             if each.name not in inline:
                 definitions[each.name] = finished(each.schema)

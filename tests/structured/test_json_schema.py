@@ -172,3 +172,50 @@ NOBODY = {"type": "integer", "minimum": 5, "maximum": 3}
 def test_the_innermost_place_is_named_that_no_value_satisfies(schema: Any, place: str) -> None:
     with pytest.raises(GrammarError, match=rf"at {re.escape(place)}: no value can satisfy it"):
         rewrite_schema(json.dumps(schema), "xgrammar")
+
+
+def node_with(**members: Any) -> dict[str, Any]:
+    """A schema whose values have other values of it in them, under the names of `members`."""
+    return {"type": "object", "properties": members, "required": [*members]}
+
+
+SELF = {"$ref": "#"}
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        node_with(next=SELF),
+        node_with(name=STRING, next={"anyOf": [SELF, node_with(inner=SELF)]}),
+        {"type": "array", "items": SELF, "minItems": 1},
+        {"type": "array", "prefixItems": [STRING, SELF], "minItems": 2},
+        {
+            "allOf": [{"$ref": "#/$defs/a"}],
+            "$defs": {
+                "a": node_with(b={"$ref": "#/$defs/b"}),
+                "b": node_with(a={"$ref": "#/$defs/a"}),
+            },
+        },
+    ],
+)
+def test_a_schema_of_endless_texts_is_refused(schema: Any, library: Any) -> None:
+    with pytest.raises(GrammarError, match=r"at #[^:]*: each value of it has another one in it"):
+        rewrite_schema(json.dumps(schema), library)
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**node_with(next=SELF), "required": []},
+        node_with(next={"anyOf": [SELF, {"type": "null"}]}),
+        node_with(next={"type": "array", "items": SELF}),
+        {"type": "array", "items": SELF},
+        {"type": "array", "prefixItems": [STRING, SELF], "minItems": 1},
+        {"anyOf": [node_with(next=SELF), STRING]},
+    ],
+)
+def test_a_schema_whose_values_may_end_is_not(schema: Any, library: Any) -> None:
+    rewritten, _ = rewrite_schema(json.dumps(schema), library)
+    assert "$ref" in rewritten, "it still refers to itself"

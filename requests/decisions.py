@@ -6,7 +6,7 @@ is kept, and another policy may go on from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from ..policies.chosen import Policies
@@ -34,6 +34,8 @@ class Decisions:
         """Tokens of the budget for rows that decode. A new step begins with this question."""
         self._asked = self._short = False
         share = self._scheduling.share(budget, widest, prompts)
+        if not isinstance(share, int):
+            self._broken(f"it leaves {share!r} to rows that decode: return a number of tokens")
         if not min(widest, budget) <= share <= budget:
             self._broken(
                 f"it leaves {share} of {budget} tokens to rows that decode; the widest of their "
@@ -44,13 +46,18 @@ class Decisions:
     def order(self, rows: Sequence[RowView]) -> Sequence[RowView]:
         """The rows, at least one, in the order in which they are offered tokens."""
         self._asked = True
-        return self._scheduling.order(rows)
+        ordered = self._scheduling.order(rows)
+        if not isinstance(ordered, Iterable):
+            self._broken(f"its order is {ordered!r}: return the rows that it was given, in a list")
+        return ordered
 
     def checked(self, row: RowView, tokens: int, left: int, wanted: int) -> int:
         """The `tokens` that an offer came to, of those that are left; 0 ends the round.
 
         There is no need to ask this of a row that gets all that it wants, and no more than is left.
         """
+        if not isinstance(tokens, int):
+            self._broken(f"request {row.uid} gets {tokens!r}: return a number of tokens")
         if tokens == 0:
             return 0
         if not 0 < tokens <= left:
@@ -107,7 +114,7 @@ class Decisions:
     def withheld(self, row: DraftView) -> int:
         """How many of its most drafts a row is not offered for its next window."""
         drafts = self._drafting.drafts(row)
-        if not 1 <= drafts <= row.most:
+        if not isinstance(drafts, int) or not 1 <= drafts <= row.most:
             raise PolicyError(
                 f"{called('drafting', self._drafting)}: it offers a row {drafts!r} drafts; a row "
                 f"that speculates is offered from 1 to {row.most}"

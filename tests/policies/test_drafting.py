@@ -568,6 +568,19 @@ class Greedy(Policy):
         return row.most + 1
 
 
+class Forgetful(Greedy):
+    """Forgets to return what it came to."""
+
+    def drafts(self, row: DraftView) -> int:
+        return None  # type: ignore[return-value]
+
+
+def test_a_policy_that_offers_no_number_is_named() -> None:
+    decisions = Decisions(Policies(drafting=Forgetful()))
+    with pytest.raises(PolicyError, match=r"'Forgetful': it offers a row None drafts; .* 1 to 2"):
+        decisions.withheld(view(most=2))
+
+
 def test_a_policy_that_offers_more_than_there_are_is_named() -> None:
     decisions = Decisions(Policies(drafting=Greedy()))
     with pytest.raises(PolicyError, match=r"'Greedy': it offers a row 3 drafts; .* from 1 to 2"):

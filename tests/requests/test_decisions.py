@@ -28,15 +28,26 @@ class Wrong(DecodesFirst):
     rule: str
 
     def share(self, budget: int, widest: int, prompts: int) -> int:
-        return {"no room": widest - 1 if widest else budget, "beyond": budget + 1}.get(
-            self.rule, budget
-        )
+        wrong: dict[str, Any] = {
+            "no room": widest - 1 if widest else budget,
+            "beyond": budget + 1,
+            "half": budget / 2,
+        }
+        share: int = wrong.get(self.rule, budget)
+        return share
 
     def order(self, rows: Sequence[RowView]) -> Sequence[RowView]:
         stranger = rows[0]._replace(uid=99)
         small = [row._replace(tokens=1) if row.decodes else row for row in rows]
-        wrong = {"stranger": [stranger], "twice": [rows[0], rows[0]], "nobody": [], "small": small}
-        return wrong.get(self.rule, rows)
+        wrong: dict[str, Any] = {
+            "stranger": [stranger],
+            "twice": [rows[0], rows[0]],
+            "nobody": [],
+            "small": small,
+            "forgotten": None,
+        }
+        ordered: Sequence[RowView] = wrong.get(self.rule, rows)
+        return ordered
 
     def tokens(self, row: RowView, left: int) -> int:
         if self.rule == "overrun":
@@ -45,7 +56,9 @@ class Wrong(DecodesFirst):
             return row.tokens - 1
         if self.rule == "more" and not row.decodes:
             return row.tokens + 1
-        return {"nothing": 0, "negative": -1}.get(self.rule, super().tokens(row, left))
+        wrong: dict[str, Any] = {"nothing": 0, "negative": -1, "none": None}
+        tokens: int = wrong.get(self.rule, super().tokens(row, left))
+        return tokens
 
 
 class Nobody(Policy):
@@ -67,6 +80,9 @@ class Held(Eager):
 BROKEN = {
     "no room": "leaves 2 of 16 tokens to rows that decode; the widest of their windows has 3",
     "beyond": "leaves 17 of 16 tokens",
+    "half": "leaves 8.0 to rows that decode: return a number of tokens",
+    "forgotten": "its order is None: return the rows that it was given, in a list",
+    "none": "request 0 gets None: return a number of tokens",
     "stranger": "names request 99, which was not offered to it",
     "twice": "names request 0, which was not offered to it, or was ordered before",
     "nobody": "gives nobody tokens though there are some",

@@ -59,7 +59,7 @@ class Chat:
         if self._most is not None and len(text) - text.count(marking.mark) > self._most:
             raise TooLong(too_long("the conversation", len(text), self._most))
         if marking.mark not in text:
-            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+            return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
         return marking.encode(text)
 
     def render(

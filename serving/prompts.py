@@ -72,7 +72,7 @@ class Prompts:
             if len(text) > self.most_characters:
                 said = too_long("the prompt", len(text), self.most_characters)
                 raise RequestError(said, code="SW-LENGTH")
-            return list(self.tokenizer(text)["input_ids"])
+            return list(self.tokenizer(text, verbose=False)["input_ids"])
         try:
             return self._chat.encode(messages)
         except TooLong as error:

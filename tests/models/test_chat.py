@@ -171,3 +171,19 @@ def test_parts_of_text_are_joined_by_line_breaks() -> None:
     line = prompt_of({"messages": [{"role": "user", "content": parts}]})
     assert line.messages is not None
     assert line.messages[0].content == "Hello\nthere"
+
+
+def test_a_long_text_is_no_warning_of_the_library(
+    tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether there is room for it is said of the request, by whoever has the model."""
+    said: list[str] = []
+    monkeypatch.setattr(tokenizer, "model_max_length", 4)
+    monkeypatch.setattr(tokenizer, "deprecation_warnings", {})
+    monkeypatch.setattr(
+        "transformers.tokenization_utils_base.logger.warning", lambda text: said.append(text)
+    )
+    assert len(Chat(tokenizer).encode(user("so it is, 1 + 2"))) > 4
+    assert said == []
+    assert len(tokenizer("so it is, 1 + 2")["input_ids"]) > 4
+    assert len(said) == 1, "it does warn, and only once for each tokenizer"

@@ -77,11 +77,15 @@ def _traced(asked: LoadOptions, file: Path) -> tuple[Workload, int]:
 def _given(asked: LoadOptions, file: Path) -> tuple[Workload, int]:
     _refuse(asked, _RANDOM, "is for random prompts: drop it or --prompts")
     lines = lines_of(file)
-    if asked.endpoint is Endpoint.COMPLETIONS:
-        for number, line in enumerate(lines, start=1):
-            if line.messages is not None:
-                said = f"request {number} is a conversation: use --endpoint chat"
-                raise ConfigError.at(Mark(f"--prompts {file}"), said)
+    of_text = asked.endpoint is Endpoint.COMPLETIONS
+    for number, line in enumerate(lines, start=1):
+        said = None
+        if of_text and line.messages is not None:
+            said = f"request {number} is a conversation: use --endpoint chat"
+        if not of_text and line.prompt_token_ids is not None:
+            said = f"request {number} has token ids: use --endpoint completions"
+        if said is not None:
+            raise ConfigError.at(Mark(f"--prompts {file}"), said)
     return GivenPrompts(lines, asked.output_len), len(lines)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..requests.keys import NOT_SUPPORTED, Keys, Listed, with_keys_of
+from ..requests.keys import NOT_SUPPORTED, Keys, Listed, TokenIds, with_keys_of
 from ..requests.params import SamplingParams
 from .contents import ImageSource, Text, UserContent
 from .errors import ConfigError, Mark, Problem, reading
@@ -54,7 +54,14 @@ class PromptLine(Keys):
     )
     prompt: Text | None = Field(
         default=None,
-        description="The prompt as text. Exactly one of `prompt` and `messages` is given.",
+        description="The prompt as text. Exactly one of `prompt`, `prompt_token_ids` and "
+        "`messages` is given.",
+    )
+    prompt_token_ids: TokenIds | None = Field(
+        default=None,
+        min_length=1,
+        description="The prompt as token ids of the model, as they stand: no template, and no "
+        "token before them.",
     )
     messages: tuple[Message, ...] | None = Field(
         default=None,
@@ -70,9 +77,9 @@ class PromptLine(Keys):
     )
 
     @model_validator(mode="after")
-    def _prompt_or_messages(self) -> PromptLine:
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("needs either prompt or messages")
+    def _one_prompt(self) -> PromptLine:
+        if [self.prompt, self.prompt_token_ids, self.messages].count(None) != 2:
+            raise ValueError("needs either prompt, prompt_token_ids or messages")
         if self.images and self.messages is not None:
             raise ValueError("the images of messages stand in their contents: leave out images")
         return self
@@ -84,7 +91,7 @@ class PromptLine(Keys):
         return {key: value for key in said if (value := getattr(self, key)) is not None}
 
 
-PROMPT = frozenset({"id", "prompt", "messages", "images"})
+PROMPT = frozenset({"id", "prompt", "prompt_token_ids", "messages", "images"})
 
 
 def prompt_of(given: str | Mapping[str, Any] | PromptLine, name: str = "prompt") -> PromptLine:

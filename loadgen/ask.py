@@ -9,11 +9,12 @@ from typing import Any
 from .choices import Endpoint
 
 Messages = tuple[Mapping[str, str], ...]
+TokenIds = list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked of a model: a text or a conversation, and parameters of the request.
+    """What is asked of a model: a text, token ids or a conversation, and parameters of the request.
 
     `max_tokens` None leaves the length to the server. `at_s` is when the request is due, in
     seconds from the first one; None: whenever the arrivals say. `schema` is a JSON Schema that the
@@ -21,7 +22,7 @@ class Ask:
     """
 
     name: str
-    prompt: str | Messages
+    prompt: str | TokenIds | Messages
     max_tokens: int | None = None
     at_s: float | None = None
     schema: tuple[str, Any] | None = None
@@ -32,6 +33,7 @@ class Ask:
         """The prompt as a conversation."""
         if isinstance(self.prompt, str):
             return ({"role": "user", "content": self.prompt},)
+        assert not isinstance(self.prompt, list), "no conversation is made of token ids"
         return self.prompt
 
 
@@ -41,7 +43,7 @@ def body(ask: Ask, endpoint: Endpoint, model: str, **more: Any) -> dict[str, Any
     if endpoint is Endpoint.CHAT:
         found["messages"] = list(ask.messages)
     else:
-        assert isinstance(ask.prompt, str), "a conversation has no place in /v1/completions"
+        assert isinstance(ask.prompt, str | list), "a conversation has no place in /v1/completions"
         found["prompt"] = ask.prompt
     if ask.max_tokens is not None:
         found["max_tokens"] = ask.max_tokens

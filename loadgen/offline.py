@@ -95,7 +95,7 @@ class EngineSource:
         if self.endpoint is Endpoint.CHAT:
             found["messages"] = [dict(each) for each in ask.messages]
         else:
-            found["prompt"] = ask.prompt
+            found["prompt" if isinstance(ask.prompt, str) else "prompt_token_ids"] = ask.prompt
         if ask.max_tokens is not None:
             found["max_tokens"] = ask.max_tokens
         if ask.schema is not None:

@@ -78,8 +78,11 @@ class GivenPrompts:
         ]
 
     def _ask(self, index: int, line: PromptLine) -> Ask:
+        prompt: Any
         if line.prompt is not None:
-            prompt: Any = line.prompt
+            prompt = line.prompt
+        elif line.prompt_token_ids is not None:
+            prompt = [*line.prompt_token_ids]
         else:
             prompt = tuple(each.model_dump() for each in line.messages or ())
         said = line.model_dump(mode="json", include=set(line.parameters) - {"max_tokens"})

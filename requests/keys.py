@@ -66,9 +66,7 @@ DryBreakers = Annotated[tuple[StopString, ...], Field(max_length=MAX_DRY_BREAKER
 StopTokens = Annotated[
     tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=MAX_STOP_TOKENS // 2), Listed
 ]
-SettledTokens = Annotated[
-    tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=1 << 20), Listed
-]
+TokenIds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=1 << 20), Listed]
 Biases = Annotated[
     dict[int, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]],
     Field(max_length=MAX_BIASES),

@@ -19,10 +19,10 @@ from .keys import (
     DryBreakers,
     Keys,
     NodeSettings,
-    SettledTokens,
     StopStrings,
     StopTokens,
     StructuredOutputs,
+    TokenIds,
     key,
     with_keys_of,
 )
@@ -190,7 +190,7 @@ class SamplingParams:
         "Ids of tokens that the output begins with, where another engine has generated them: the "
         "output goes on after them, with the tokens that it would have had there. `max_tokens` and "
         "`min_tokens` count them too. Only with n 1.",
-        SettledTokens,
+        TokenIds,
     )
     structured_outputs: GrammarSpec | Mapping[str, Any] | None = key(  # noqa: RUF009 - a field
         None, "The grammar that the output must follow.", StructuredOutputs

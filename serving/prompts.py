@@ -56,6 +56,9 @@ class Prompts:
         """A prompt as tokens, with its images."""
         if isinstance(prompt, Encoded):
             return prompt
+        if prompt.prompt_token_ids is not None:
+            ids = list(prompt.prompt_token_ids)
+            return illustrated(self.images, ids, prompt.images, files=True)
         messages, sources = without_images(
             [message.model_dump() for message in prompt.messages or ()]
         )

@@ -166,12 +166,16 @@ def test_what_contradicts_itself_is_refused_before_anything_is_sent(
     assert said in " ".join(done.output.split())
 
 
-def test_conversations_do_not_go_to_completions(tmp_path: Path) -> None:
+def test_conversations_do_not_go_to_completions_nor_token_ids_to_chats(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a"}\n{"messages": [{"role": "user", "content": "Hi"}]}\n')
     done = bench("serve", "--prompts", file, "--endpoint", "completions")
     assert done.exit_code == 2
     assert "request 2 is a conversation: use --endpoint chat" in done.output
+    file.write_text('{"prompt": "a"}\n{"prompt_token_ids": [3, 0]}\n')
+    done = bench("serve", "--prompts", file, "--endpoint", "chat")
+    assert done.exit_code == 2
+    assert "request 2 has token ids: use --endpoint completions" in done.output
 
 
 def test_a_broken_line_of_a_trace_is_named(tmp_path: Path) -> None:

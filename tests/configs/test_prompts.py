@@ -46,6 +46,12 @@ def test_messages_stand_in_for_a_prompt(tmp_path: Path) -> None:
     assert found.messages[0].content == "Hi"
 
 
+def test_token_ids_stand_in_for_a_prompt(tmp_path: Path) -> None:
+    (found,) = read_prompts(written(tmp_path, '{"prompt_token_ids": [3, 0, 5]}'))
+    assert found.prompt_token_ids == (3, 0, 5)
+    assert found.parameters == {}
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -71,7 +77,10 @@ def test_whether_a_grammar_is_one_is_not_decided_here(tmp_path: Path, key: str, 
         ("[1]", "must be an object"),
         ('{"prompt": "x", "max_token": 3}', "unknown key 'max_token' (did you mean 'max_tokens'?)"),
         ('{"promt": "x"}', "(did you mean 'prompt'?)"),
-        ("{}", "needs either prompt or messages"),
+        ("{}", "needs either prompt, prompt_token_ids or messages"),
+        ('{"prompt": "x", "prompt_token_ids": [1]}', "needs either"),
+        ('{"prompt_token_ids": []}', "prompt_token_ids needs at least 1"),
+        ('{"prompt_token_ids": [-1]}', "prompt_token_ids[0] must be at least 0"),
         ('{"prompt": "x", "messages": [{"role": "user", "content": "y"}]}', "needs either"),
         ('{"prompt": "x", "prompt": "y"}', "duplicate key 'prompt'"),
         ('{"prompt": 3}', "prompt must be text, not 3"),

@@ -68,6 +68,14 @@ def test_a_request_that_cannot_be_served_fails_alone(runner: asyncio.Runner, llm
     assert "context" in (result.ran.outcomes[1].error or "")
 
 
+def test_token_ids_are_asked_as_they_are(runner: asyncio.Runner, llm: AsyncLLM) -> None:
+    load = Load(GivenPrompts([prompt_of({"prompt_token_ids": [3, 0, 5], "max_tokens": 2})]), 1)
+    result = runner.run(offline_bench(Session(), llm, load, Endpoint.COMPLETIONS, {}, "quickstart"))
+    [outcome] = result.ran.outcomes
+    assert (outcome.error, outcome.tokens) == (None, 2)
+    assert result.summary.input_tokens == 3
+
+
 def test_answers_follow_the_schemas(runner: asyncio.Runner, llm: AsyncLLM) -> None:
     """An answer is one of two short words, so it ends long before its largest length."""
     load = Load(UnderSchemas(RandomPrompts(40, 100), [SCHEMA]), 2)

@@ -92,12 +92,13 @@ def test_prompts_share_as_many_prefixes_as_asked() -> None:
 LINES = b"""\
 {"id": "a", "prompt": "Hello", "temperature": 0.7, "max_tokens": 9, "stop": ["."]}
 {"messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]}
+{"prompt_token_ids": [3, 0, 5]}
 """
 
 
 def test_lines_are_asked_in_turn_with_what_they_say() -> None:
-    asks = GivenPrompts(prompts_of(LINES, "p")).asks(3, 0, COST)
-    assert [ask.name for ask in asks] == ["a", "1", "a"]
+    asks = GivenPrompts(prompts_of(LINES, "p")).asks(4, 0, COST)
+    assert [ask.name for ask in asks] == ["a", "1", "2", "a"]
     assert asks[0].prompt == "Hello"
     assert asks[0].max_tokens == 9
     assert asks[0].parameters == {"temperature": 0.7, "stop": ["."]}
@@ -106,6 +107,7 @@ def test_lines_are_asked_in_turn_with_what_they_say() -> None:
         {"role": "user", "content": "Hi"},
     )
     assert asks[1].max_tokens is None
+    assert body(asks[2], Endpoint.COMPLETIONS, "m")["prompt"] == [3, 0, 5]
     assert [ask.max_tokens for ask in GivenPrompts(prompts_of(LINES, "p"), 5).asks(2, 0, COST)] == [
         5,
         5,

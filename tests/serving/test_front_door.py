@@ -196,7 +196,8 @@ def test_a_wrong_argument_of_a_call_is_one_sentence_and_nothing_runs(
         ({"messages": LOOP}, "Circular reference"),
         ({"prompt": STORY, "structured_outputs": {"json": NESTED}}, "nested too deeply"),
         ({"prompt": STORY, "seed": 10**5000}, "not plain data"),
-        ({}, "needs either prompt or messages"),
+        ({}, "needs either prompt, prompt_token_ids or messages"),
+        ({"prompt_token_ids": [1 << 20]}, "token id 1048576 is outside the model's vocabulary"),
         ({"prompt": STORY, "max_tokens": True}, "max_tokens must be a whole number, not true"),
         ({"prompt": STORY, "priority": "a"}, "priority must be a whole number"),
         ({"prompt": STORY, "min_tokens": 200}, "min_tokens must be at most max_tokens"),
@@ -208,6 +209,14 @@ def test_a_prompt_that_is_none_fails_alone(llm: LLM, prompt: Any, said: str) -> 
     assert bad.finish_reason == "error"
     assert said in (bad.error or "")
     bad.to_json()
+
+
+def test_token_ids_by_name_are_the_same_prompt(llm: LLM) -> None:
+    ids = llm.get_tokenizer()(STORY)["input_ids"]
+    named, listed = llm.generate([{"prompt_token_ids": ids}, ids], {"max_tokens": 4})
+    assert named.error is None
+    assert named.token_ids == listed.token_ids
+    assert len(named.token_ids) == 4
 
 
 def test_params_are_an_object_or_a_mapping_for_all_or_for_each(llm: LLM) -> None:

@@ -167,7 +167,7 @@ class Staging:
 
     def _facts(self, batch: StepBatch, changes: int) -> _Facts:
         rows, width, most = batch.rows, batch.draft_width, self.limits.context_length
-        widest = max([len(row.blocks) for row in rows])
+        widest = max([self._reached(row, width) for row in rows])
         longest = max([row.most for row in rows])
         if batch.padding is not None:
             widest, changes = self._rounded(widest), _few(changes, batch.padded_size)
@@ -192,7 +192,7 @@ class Staging:
             tokens=sum(query_lens),
             query_lens=query_lens,
             blocks=facts.widest,
-            row_blocks=None if rounded else _row_blocks(rows, facts.widest),
+            row_blocks=None if rounded else self._row_blocks(batch, facts.widest),
             samples=batch.samples,
             width=batch.width,
             draft_width=batch.draft_width,
@@ -228,6 +228,24 @@ class Staging:
             prompt_logprobs=batch.prompt_logprobs,
             one_off=not rounded,
         )
+
+    def _reached(self, row: ScheduledRow, draft_width: int) -> int:
+        """How many of a row's blocks the step reads or writes.
+
+        It has blocks for later chunks of its prompt, and for a wider window than it was offered.
+        Of what it comes to, the last token is in no pass yet; the drafter writes so many past it.
+        """
+        return min(len(row.blocks), self.limits.blocks_for(row.most - 1 + draft_width))
+
+    def _row_blocks(self, batch: StepBatch, widest: int) -> tuple[int, ...] | None:
+        """Of each row; None where keys for all columns are less than twice those of all rows.
+
+        Steps differ in these numbers that are alike otherwise, so they are left out where they help
+        little.
+        """
+        width = batch.draft_width
+        found = tuple([self._reached(row, width) for row in batch.rows])
+        return found if len(found) * widest > 2 * sum(found) else None
 
     def _whole(self, draft_width: int, row: ScheduledRow) -> bool:
         """Whether a row may be offered so many drafts, and has a place for each of them.
@@ -505,16 +523,6 @@ _ROW_EDITS = (
     ("dry", _dry, (0.0, 1.0)),
 )
 """Parts with an entry of every row that reads its text, and what a row of nobody has."""
-
-
-def _row_blocks(rows: Sequence[ScheduledRow], widest: int) -> tuple[int, ...] | None:
-    """Of each row; None where keys for all columns are less than twice those of all rows.
-
-    Steps differ in these numbers that are alike otherwise, so they are left out where they help
-    little.
-    """
-    found = tuple([len(row.blocks) for row in rows])
-    return found if len(found) * widest > 2 * sum(found) else None
 
 
 def _edits(batch: StepBatch) -> _Edits:

@@ -9,6 +9,9 @@ import pytest
 
 from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
+from stepweave.policies.chosen import Policies
+from stepweave.policies.drafting import DraftView
+from stepweave.policies.policy import Policy
 from stepweave.requests.params import SamplingParams
 from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_request
 
@@ -44,3 +47,69 @@ def test_a_row_with_a_long_text_does_not_make_the_others_as_wide(
     )
     assert max(prompts.blocks) == prompts.block_tables.shape[1] > 4 * min(prompts.blocks)
     assert decodes
+
+
+def test_rows_that_get_blocks_in_turn_have_their_newest_keys_each_time() -> None:
+    """Short rows that come to the end of a block one step after the other."""
+    draw = random.Random(2)
+    prompts = [[draw.randrange(3, 90) for _ in range(length)] for length in (70, 6, 5, 4)]
+
+    def served(which: list[int]) -> list[list[int]]:
+        engine = tiny_engine(TinyConfig(token_budget=96, max_rows=4))
+        params = SamplingParams(max_tokens=20, ignore_eos=True)
+        return serve(engine, [tiny_request(uid, prompts[uid], params) for uid in which])
+
+    alone = [served([uid])[0] for uid in range(4)]
+    assert served([0, 1, 2, 3]) == alone
+
+
+def test_a_step_gathers_no_keys_of_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt has all its blocks from the start, but its first chunk reads few of them."""
+    seen: list[AttentionBatch] = []
+    forward = CausalLM.forward
+
+    def watched(self: CausalLM, ids: Any, batch: AttentionBatch, *args: Any, **given: Any) -> Any:
+        seen.append(batch)
+        return forward(self, ids, batch, *args, **given)
+
+    engine = tiny_engine(TinyConfig(token_budget=16))
+    monkeypatch.setattr(CausalLM, "forward", watched)
+    request = tiny_request(0, [3 + token % 80 for token in range(70)], SamplingParams(max_tokens=3))
+    serve(engine, [request])
+    assert request.error is None
+    size = seen[0].cache.block_size
+    assert [batch.block_tables.shape[1] for batch in seen[:5]] == [
+        -(-end // size) for end in (16, 32, 48, 64, 70)
+    ]
+
+
+class Three(Policy):
+    """Three drafts, whatever the pipeline has."""
+
+    own: bool = True
+    past: int = 0
+
+    def drafts(self, row: DraftView) -> int:
+        return min(3, row.most)
+
+
+def test_a_row_that_is_offered_fewer_drafts_gathers_no_more_than_one_that_has_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    widths: list[int] = []
+    forward = CausalLM.forward
+
+    def watched(self: CausalLM, ids: Any, batch: AttentionBatch, *args: Any, **given: Any) -> Any:
+        widths.append(batch.block_tables.shape[1])
+        return forward(self, ids, batch, *args, **given)
+
+    monkeypatch.setattr(CausalLM, "forward", watched)
+
+    def served(drafts: int) -> tuple[list[int], list[int]]:
+        widths.clear()
+        policies = Policies(drafting=Three())
+        config = TinyConfig(draft_tokens=drafts, method="eagle3", policies=policies)
+        params = SamplingParams(max_tokens=60, ignore_eos=True)
+        return serve(tiny_engine(config), [tiny_request(0, [5, 6, 7], params)])[0], [*widths]
+
+    assert served(8) == served(3)

@@ -424,6 +424,13 @@ def _groups(query_lens: tuple[int, ...], together: bool, trees: int) -> list[_Gr
     ]
 
 
+def _columns(paged: AttentionBatch, group: _Group) -> int:
+    """Of the block tables, those in which a row of the group has keys."""
+    if paged.blocks is None:
+        return paged.block_tables.shape[1]
+    return max(group.of_rows(paged.blocks))
+
+
 def _rows(paged: AttentionBatch, layer: int, group: _Group, by_path: bool) -> Tensor:
     """Index `[R', h, C]` of the group's keys, where C is a whole number of key tiles.
 
@@ -431,7 +438,7 @@ def _rows(paged: AttentionBatch, layer: int, group: _Group, by_path: bool) -> Te
     """
 
     def compute() -> Tensor:
-        tables = group.take(paged.block_tables, group.rows)
+        tables = group.take(paged.block_tables, group.rows)[:, : _columns(paged, group)]
         unit = UNIT // math.gcd(UNIT, paged.cache.block_size)
         if more := -tables.shape[1] % unit:
             tables = F.pad(tables, (0, more), value=SCRATCH_BLOCK)
@@ -464,7 +471,7 @@ def _allowed(
     def compute() -> Tensor:
         size = paged.cache.block_size
         unit = math.lcm(UNIT, size)
-        keys = -(-paged.block_tables.shape[1] * size // unit) * unit
+        keys = -(-_columns(paged, group) * size // unit) * unit
         positions = group.take(paged.positions, group.tokens)
         tree = (None, None, 0) if by_path else _of_tree(paged, group)
         return packed_mask(

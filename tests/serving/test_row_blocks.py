@@ -6,9 +6,11 @@ import random
 from typing import Any
 
 import pytest
+import torch
 
 from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
+from stepweave.models.paged_cache import PagedCache
 from stepweave.policies.chosen import Policies
 from stepweave.policies.drafting import DraftView
 from stepweave.policies.policy import Policy
@@ -25,11 +27,23 @@ def test_a_row_with_a_long_text_does_not_make_the_others_as_wide(
     def watched(self: CausalLM, ids: Any, batch: AttentionBatch, *args: Any, **given: Any) -> Any:
         if len(batch.query_lens) == len(lengths):
             seen.append(batch)
-        return forward(self, ids, batch, *args, **given)
+        gathered.clear()
+        found = forward(self, ids, batch, *args, **given)
+        keys.append({*gathered})
+        return found
 
-    monkeypatch.setattr(CausalLM, "forward", watched)
+    gathered: set[int] = set()
+    keys: list[set[int]] = []
+    gather = PagedCache.gather_heads
+
+    def counted(self: PagedCache, layer: int, rows: torch.Tensor) -> Any:
+        gathered.add(rows.shape[2])
+        return gather(self, layer, rows)
+
     draw, lengths = random.Random(1), (70, 3, 5, 4)
     engine = tiny_engine(TinyConfig(token_budget=96, max_rows=4))
+    monkeypatch.setattr(PagedCache, "gather_heads", counted)
+    monkeypatch.setattr(CausalLM, "forward", watched)
     requests = [
         tiny_request(
             uid, [draw.randrange(3, 90) for _ in range(length)], SamplingParams(max_tokens=9)
@@ -47,6 +61,7 @@ def test_a_row_with_a_long_text_does_not_make_the_others_as_wide(
     )
     assert max(prompts.blocks) == prompts.block_tables.shape[1] > 4 * min(prompts.blocks)
     assert decodes
+    assert keys[0] == {64, 128}, "keys come in multiples of 64; of the short rows fewer"
 
 
 def test_rows_that_get_blocks_in_turn_have_their_newest_keys_each_time() -> None:

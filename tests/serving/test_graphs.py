@@ -129,16 +129,19 @@ def test_after_warming_up_steady_steps_are_replayed() -> None:
     assert all(each.replayed > was for each, was in zip(counts(device), replayed, strict=True))
 
 
-def test_a_grammar_of_one_row_among_many_is_replayed_after_warming_up() -> None:
+@pytest.mark.parametrize(
+    "pipeline", ["async_grammar", pytest.param("quickstart", marks=pytest.mark.nightly)]
+)
+def test_a_grammar_of_one_row_among_many_is_replayed_after_warming_up(pipeline: str) -> None:
     """Its masks alone are uploaded, for which there is a graph of its own."""
-    llm, device = taped("quickstart", **{"scheduler.max_rows": "8"})
+    llm, device = taped(pipeline, **{"scheduler.max_rows": "8"})
     seen: list[str] = []
     llm.warm_up(lambda done, of, what: seen.append(what))
     assert [what for what in seen if what.startswith("one grammar")] == ["one grammar, 8 rows"]
     before = [each.captured for each in counts(device)]
     params = [GREEDY, replace(GREEDY, structured_outputs=SCHEMA), *[GREEDY] * 6]
     outputs = llm.generate([*PROMPTS[:4]] * 2, params)
-    plain = LLM(pipeline="quickstart", overrides={"executor": "serial"})
+    plain = LLM(pipeline=pipeline, overrides={"executor": "serial"})
     assert told(outputs) == told(plain.generate([*PROMPTS[:4]] * 2, params))
     assert [each.captured for each in counts(device)] == before, "nothing new had to be captured"
 

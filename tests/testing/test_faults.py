@@ -36,7 +36,7 @@ from stepweave.testing.exploring.nodes import Interleaved
 from stepweave.testing.faults import Changing, FaultyGrammar, InjectedFault, with_faults
 from stepweave.testing.simulation import simulate_faults
 
-SUITE, NIGHTLY, CHUNK = 20, 10_000, 20
+SUITE, NIGHTLY, CHUNK = 12, 10_000, 12
 REGEX = GrammarSpec.from_request({"regex": "[a-z]{2,9}( [0-9]{1,3}){0,2}"})
 PLAIN = [SamplingParams(max_tokens=n) for n in (9, 7, 11)]
 

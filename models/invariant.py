@@ -22,6 +22,7 @@ products, convolutions), is not covered; `CausalLM` tries the finished model and
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, wraps
@@ -177,10 +178,11 @@ def whole_tiles(rows: int, least: int = 1) -> int:
 def least_tiles(*parts: nn.Module) -> tuple[int, ...]:
     """Ascending: the tiles to try as the smallest of a pass through `parts`, made invariant.
 
-    The first is the smallest in which all their linear layers multiply. The rest of a model's code
-    may treat fewer rows than the last in ways of its own.
+    The first is the smallest in which linear layers with most of the weights multiply, and the
+    second that of all of them: until then the others pad what they are given. The rest of a model's
+    code may treat fewer rows than the last in ways of its own.
     """
-    found = TILES[0]
+    weights = Counter[int]()
     for part in parts:
         for module in part.modules():
             if not isinstance(module, nn.Linear) or _ORIGINAL not in module.__dict__:
@@ -189,8 +191,16 @@ def least_tiles(*parts: nn.Module) -> tuple[int, ...]:
             if _gap(weight, weight):
                 return (_USUAL,)
             tiles = _proven(_LINEAR, weight, module.bias)
-            found = max(found, tiles[0]) if len(tiles) > 1 else found
-    return tuple(sorted({found, max(found, _USUAL)}))
+            if len(tiles) > 1:
+                weights[tiles[0]] += weight.numel()
+    every = max(weights, default=TILES[0])
+    most = (tile for tile in sorted(weights) if 2 * _up_to(weights, tile) >= weights.total())
+    return tuple(sorted({next(most, every), every, max(every, _USUAL)}))
+
+
+def _up_to(weights: Mapping[int, int], tile: int) -> int:
+    """How many weights multiply in tiles of so many rows, or fewer."""
+    return sum(count for smallest, count in weights.items() if smallest <= tile)
 
 
 def _in_tiles(form: _Form, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -224,3 +224,27 @@ def test_bits_hold_for_odd_widths_and_two_threads(config: dict[str, Any]) -> Non
     first = rows.feed(("b", text[:9]), ("a", text[:7]))[1]
     rest = rows.feed(("a", text[7:]), ("b", text[9:10]))[0]
     assert torch.equal(torch.cat([first, rest]), alone)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "tried"),
+    [
+        (2, 1, (1, 2, 4)),  # the narrow ones pad a row for themselves
+        (4, 1, (1, 4)),
+        (1, 2, (2, 4)),
+        (1, 1, (1, 4)),
+        (8, 8, (8,)),
+    ],
+)
+def test_a_pass_is_as_small_as_most_of_the_weights_allow(
+    narrow: int, wide: int, tried: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 256))
+    make_invariant(model)
+
+    def proven(form: object, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
+        smallest = narrow if len(weight) == 64 else wide
+        return tuple(tile for tile in invariant.TILES if tile >= smallest)
+
+    monkeypatch.setattr(invariant, "_proven", proven)
+    assert invariant.least_tiles(model) == tried

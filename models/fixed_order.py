@@ -101,12 +101,18 @@ class Sums:
         """`[N, M, C]`: products of `query[N, M, D]` and `k[N, C, D]`, times `scaling`."""
         if self.at_once("scores", query.shape[1], k.shape[1]):
             return _scores(query, k, scaling)
+        if k.shape[1] > self.keys:
+            tiles = torch.split(k, self.keys, dim=1)
+            return _joined([self.scores(query, tile, scaling) for tile in tiles], 2)
         return self._scores_in_order(query, k, scaling)
 
     def mixtures(self, weights: Tensor, v: Tensor) -> Tensor:
         """`[N, M, D']`: sums of `v[N, C, D']` by `weights[N, M, C]`."""
         if self.at_once("mixtures", weights.shape[1], v.shape[1]):
             return torch.bmm(weights, v)
+        if v.shape[1] > self.keys:  # a tile of keys may be taken at once where all may not
+            parts = torch.split(weights, self.keys, dim=2), torch.split(v, self.keys, dim=1)
+            return reduce(torch.add, map(self.mixtures, *parts))
         return self._mixtures_in_order(weights, v)
 
     def _scores_in_order(self, query: Tensor, k: Tensor, scaling: float) -> Tensor:

@@ -49,11 +49,12 @@ def test_a_product_that_adds_in_another_order_is_taken_apart(
     """As of a library that cuts more than 100 keys into halves, and more than 300 into thirds."""
 
     def bmm(weights: Tensor, v: Tensor) -> Tensor:
+        made.append(v.shape[1])
         parts = 1 + (v.shape[1] > 100) + (v.shape[1] > 300)
         cut = zip(weights.tensor_split(parts, 2), v.tensor_split(parts, 1), strict=True)
         return sum(map(own, *zip(*cut, strict=True)), torch.zeros(()))
 
-    own = torch.bmm
+    own, made = torch.bmm, list[int]()
     monkeypatch.setattr(torch, "bmm", bmm)
     tile = fixed_order._key_tile(4, 32, LIKE)
     sums = Sums((4, 8), tile, (32, 32), LIKE)
@@ -64,6 +65,10 @@ def test_a_product_that_adds_in_another_order_is_taken_apart(
     weights, v = torch.rand(2, 8, 320), torch.randn(2, 320, 32)
     short = torch.cat([weights[..., :70], torch.zeros(2, 8, 250)], -1)
     assert torch.equal(sums.mixtures(short, v), sums.mixtures(short[..., :128], v[:, :128]))
+    assert torch.equal(sums.mixtures(weights, v), sums._mixtures_in_order(weights, v))
+    made.clear()
+    sums.mixtures(weights, v)
+    assert made == [128, 128, 64], "each tile of keys for all queries at once"
 
 
 def test_trials_are_no_part_of_what_is_recorded_and_a_step_takes_four_operations() -> None:

@@ -172,10 +172,12 @@ def over_theirs(engine: str) -> str:
     return f"{' / '.join(map(times, found))} times as fast"
 
 
-def peer(dtype: str, opponent: str, *batches: int, model: str = "smollm2-135m") -> str:
-    """Its time over ours for so many prompts at a time."""
+def peer(
+    dtype: str, opponent: str, *batches: int, model: str = "smollm2-135m", prompt: int = 64
+) -> str:
+    """Its time over ours for so many prompts at a time, each of so many tokens."""
     cells = result("peers_models")["cells"]
-    found = [cells[f"{model}/{dtype}/b{rows}/p64/{opponent}"] for rows in batches]
+    found = [cells[f"{model}/{dtype}/b{rows}/p{prompt}/{opponent}"] for rows in batches]
     medians = " / ".join(times(each["theirs_over_ours"]["median"]) for each in found)
     return f"{medians} times as long as ours"
 
@@ -234,6 +236,7 @@ CLAIMS: dict[str, Callable[[], str]] = {
     "… `fastest`": lambda: of_best_fixed("fastest"),
     "mean time to the first token": first_token,
     "SmolLM2-135M's shape, float32": lambda: peer("float32", "generate", 1, 4, 16),
+    "… with 1,024 tokens of prompt": lambda: peer("float32", "generate", 1, prompt=1024),
     "… in bfloat16, 1 / 4": lambda: peer("bfloat16", "generate", 1, 4),
     "… llama.cpp, float32, 1 / 4": lambda: peer("float32", "llama_cpp", 1, 4),
     "… OpenVINO GenAI, float32, 1 / 4": lambda: peer("float32", "openvino", 1, 4),

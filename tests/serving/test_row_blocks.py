@@ -18,32 +18,33 @@ from stepweave.requests.params import SamplingParams
 from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_request
 
 
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[AttentionBatch]:
+    """The batches of all passes through the model from now on, each noted before it is computed."""
+    passes: list[AttentionBatch] = []
+    forward = CausalLM.forward
+
+    def noted(self: CausalLM, ids: Any, batch: AttentionBatch, *args: Any, **given: Any) -> Any:
+        passes.append(batch)
+        return forward(self, ids, batch, *args, **given)
+
+    monkeypatch.setattr(CausalLM, "forward", noted)
+    return passes
+
+
 def test_a_row_with_a_long_text_does_not_make_the_others_as_wide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[AttentionBatch] = []
-    forward = CausalLM.forward
-
-    def watched(self: CausalLM, ids: Any, batch: AttentionBatch, *args: Any, **given: Any) -> Any:
-        if len(batch.query_lens) == len(lengths):
-            seen.append(batch)
-        gathered.clear()
-        found = forward(self, ids, batch, *args, **given)
-        keys.append({*gathered})
-        return found
-
-    gathered: set[int] = set()
-    keys: list[set[int]] = []
+    gathered: set[tuple[int, int]] = set()
     gather = PagedCache.gather_heads
 
     def counted(self: PagedCache, layer: int, rows: torch.Tensor) -> Any:
-        gathered.add(rows.shape[2])
+        gathered.add((len(passes), rows.shape[2]))
         return gather(self, layer, rows)
 
     draw, lengths = random.Random(1), (70, 3, 5, 4)
     engine = tiny_engine(TinyConfig(token_budget=96, max_rows=4))
     monkeypatch.setattr(PagedCache, "gather_heads", counted)
-    monkeypatch.setattr(CausalLM, "forward", watched)
+    passes = watched(monkeypatch)
     requests = [
         tiny_request(
             uid, [draw.randrange(3, 90) for _ in range(length)], SamplingParams(max_tokens=9)
@@ -52,7 +53,7 @@ def test_a_row_with_a_long_text_does_not_make_the_others_as_wide(
     ]
     serve(engine, requests)
     assert [request.error for request in requests] == [None] * 4
-    prompts, *decodes = seen
+    prompts, *decodes = (each for each in passes if len(each.query_lens) == len(lengths))
     assert prompts.blocks is not None
     size = prompts.cache.block_size
     assert all(
@@ -61,7 +62,10 @@ def test_a_row_with_a_long_text_does_not_make_the_others_as_wide(
     )
     assert max(prompts.blocks) == prompts.block_tables.shape[1] > 4 * min(prompts.blocks)
     assert decodes
-    assert keys[0] == {64, 128}, "keys come in multiples of 64; of the short rows fewer"
+    assert prompts is passes[0]
+    assert {keys for at, keys in gathered if at == 1} == {64, 128}, (
+        "keys come in multiples of 64; of the short rows fewer"
+    )
 
 
 def test_rows_that_get_blocks_in_turn_have_their_newest_keys_each_time() -> None:
@@ -80,20 +84,13 @@ def test_rows_that_get_blocks_in_turn_have_their_newest_keys_each_time() -> None
 
 def test_a_step_gathers_no_keys_of_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt has all its blocks from the start, but its first chunk reads few of them."""
-    seen: list[AttentionBatch] = []
-    forward = CausalLM.forward
-
-    def watched(self: CausalLM, ids: Any, batch: AttentionBatch, *args: Any, **given: Any) -> Any:
-        seen.append(batch)
-        return forward(self, ids, batch, *args, **given)
-
     engine = tiny_engine(TinyConfig(token_budget=16))
-    monkeypatch.setattr(CausalLM, "forward", watched)
+    passes = watched(monkeypatch)
     request = tiny_request(0, [3 + token % 80 for token in range(70)], SamplingParams(max_tokens=3))
     serve(engine, [request])
     assert request.error is None
-    size = seen[0].cache.block_size
-    assert [batch.block_tables.shape[1] for batch in seen[:5]] == [
+    size = passes[0].cache.block_size
+    assert [batch.block_tables.shape[1] for batch in passes[:5]] == [
         -(-end // size) for end in (16, 32, 48, 64, 70)
     ]
 
@@ -111,20 +108,14 @@ class Three(Policy):
 def test_a_row_that_is_offered_fewer_drafts_gathers_no_more_than_one_that_has_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    widths: list[int] = []
-    forward = CausalLM.forward
-
-    def watched(self: CausalLM, ids: Any, batch: AttentionBatch, *args: Any, **given: Any) -> Any:
-        widths.append(batch.block_tables.shape[1])
-        return forward(self, ids, batch, *args, **given)
-
-    monkeypatch.setattr(CausalLM, "forward", watched)
+    passes = watched(monkeypatch)
 
     def served(drafts: int) -> tuple[list[int], list[int]]:
-        widths.clear()
+        passes.clear()
         policies = Policies(drafting=Three())
         config = TinyConfig(draft_tokens=drafts, method="eagle3", policies=policies)
         params = SamplingParams(max_tokens=60, ignore_eos=True)
-        return serve(tiny_engine(config), [tiny_request(0, [5, 6, 7], params)])[0], [*widths]
+        [tokens] = serve(tiny_engine(config), [tiny_request(0, [5, 6, 7], params)])
+        return tokens, [batch.block_tables.shape[1] for batch in passes]
 
     assert served(8) == served(3)

@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option, Typer
 
 from ..loadgen.choices import Endpoint, RampUp
-from .options import Config, PromptsFile, Settings, offer_configs
+from .options import Config, Model, PromptsFile, Settings, offer_configs
 from .verb import verb
 
 bench_app = Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -232,6 +232,7 @@ class OfflineBenchOptions(LoadOptions):
     """
 
     config: Config
+    model: Model = None
     settings: Settings = None
     plot: Annotated[
         Path | None,

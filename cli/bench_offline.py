@@ -12,7 +12,7 @@ from .bench_load import check_files, load_of, parameters_of
 from .bench_serve import report, status, until_signal
 from .loading import loaded_async
 from .planned import runnable
-from .settings import overrides
+from .settings import of_model
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
@@ -23,7 +23,7 @@ def bench_offline(asked: OfflineBenchOptions) -> int:
     """1 if a request failed, 130 or 143 if Ctrl-C or TERM ended it early."""
     check_files(asked.output, asked.plot)
     load = load_of(asked)
-    config = runnable(asked.config, overrides(asked.settings))
+    config = runnable(asked.config, of_model(asked.settings, asked.model))
     with progress_bar(load.count) as on_progress:
         session = Session(on_progress=on_progress)
         result, interruption = until_signal(

@@ -89,6 +89,10 @@ MaxTokens = Annotated[
     int | None,
     Option(min=1, max=1 << 20, help="Largest number of tokens generated for each request."),
 ]
+Model = Annotated[
+    str | None,
+    Option(metavar="NAME", help="A directory or a hub name, in place of the config's model."),
+]
 Ranks = Annotated[
     int | None,
     Option(

@@ -17,7 +17,7 @@ from .output import check_writable, save
 from .planned import runnable
 from .reporting import say
 from .requested import requested
-from .settings import overrides
+from .settings import of_model
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
@@ -32,7 +32,7 @@ MAX_SIZES = 64
 def profile(asked: ProfileOptions) -> None:
     """Time it, write the file, print what was found."""
     rows, path = _batch_sizes(asked.rows), _output_path(asked)
-    config = runnable(asked.config, overrides(asked.settings))
+    config = runnable(asked.config, of_model(asked.settings, asked.model))
     lines = requested(config, asked)
     from ..serving.profiling import profile as profiled  # only now: it takes seconds
 

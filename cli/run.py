@@ -16,7 +16,7 @@ from .planned import runnable
 from .ranks import as_ranks
 from .reporting import UNSOUND, say
 from .requested import requested
-from .settings import overrides, with_ranks
+from .settings import of_model, with_ranks
 from .signals import cancelled_by_signals
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(asked: RunOptions) -> int:
     if asked.output is not None:
         check_writable(asked.output)
     strict = {"check": "strict"} if asked.strict else {}
-    settings = with_ranks(overrides(asked.settings), asked.tp, asked.pp)
+    settings = with_ranks(of_model(asked.settings, asked.model), asked.tp, asked.pp)
     config = runnable(asked.config, settings | strict)
     if (status := as_ranks(config)) is not None:
         return status

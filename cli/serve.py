@@ -16,7 +16,7 @@ from .planned import runnable
 from .ranks import as_ranks
 from .reporting import UNSOUND, USAGE, Exit, say
 from .serve_replicas import FLEET, serve_many
-from .settings import overrides, with_ranks
+from .settings import of_model, with_ranks
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
@@ -59,9 +59,7 @@ def serve(asked: ServeOptions) -> int:
     keys = tuple(asked.api_key or ())
     if any(not key.strip() or not key.isascii() for key in keys):
         raise ServeError("--api-key must be a text of ASCII letters, and not empty")
-    changes = with_ranks(overrides(asked.settings), asked.tp, asked.pp)
-    if asked.model is not None:
-        changes["model.name"] = asked.model
+    changes = with_ranks(of_model(asked.settings, asked.model), asked.tp, asked.pp)
     config = runnable(asked.config, changes)
     if taken := sorted(set(_models(asked, config)) & set(config.model.adapters)):
         raise ServeError(

@@ -25,15 +25,29 @@ def pairs(option: str, texts: Iterable[str] | None, form: str = "KEY=VALUE") -> 
     return found
 
 
+def of_model(settings: Iterable[str] | None, model: str | None) -> dict[str, str]:
+    """The settings by key, and what `--model` says. Raises `ConfigError` where both say it."""
+    found = overrides(settings)
+    if model is not None:
+        _said_once(found, "--model", "model.name")
+        found["model.name"] = model
+    return found
+
+
 def with_ranks(settings: Mapping[str, str], tp: int | None, pp: int | None) -> dict[str, Any]:
     """The settings, and what `--tp` and `--pp` say. Raises `ConfigError` where both say it."""
     found: dict[str, Any] = dict(settings)
     for option, key, count in (("--tp", "tensor", tp), ("--pp", "pipeline", pp)):
-        if count is not None and f"model.parallel.{key}" in found:
-            raise ConfigError.at(Mark(option), f"and --set model.parallel.{key}: give one of them")
+        if count is not None:
+            _said_once(found, option, f"model.parallel.{key}")
     if tp is not None:
         found["model.parallel.tensor"] = f"{tp}"
     return found if pp is None else found | for_stages(pp, found)
+
+
+def _said_once(settings: Mapping[str, Any], option: str, key: str) -> None:
+    if key in settings:
+        raise ConfigError.at(Mark(option), f"and --set {key}: give one of them")
 
 
 def in_stages(settings: Iterable[str] | None, pp: int | None) -> dict[str, Any]:

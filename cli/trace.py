@@ -17,7 +17,7 @@ from .loading import loaded
 from .output import check_writable, save, writing
 from .planned import plan_of
 from .reporting import UNSOUND, say
-from .settings import overrides
+from .settings import of_model
 from .trace_summary import summary
 from .wrapping import columns
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def trace(asked: TraceOptions) -> int:
     """Run or simulate, write, print. 1 if a request failed, 130 or 143 if interrupted."""
-    settings = overrides(asked.settings)
+    settings = of_model(asked.settings, asked.model)
     for path in (asked.output, asked.html):
         if path is not None:
             check_writable(path)

@@ -18,6 +18,7 @@ from .options import (
     Config,
     Costs,
     MaxTokens,
+    Model,
     OfPrompts,
     PlannedStages,
     PromptsFile,
@@ -94,11 +95,12 @@ class RunOptions(OfPrompts):
       stepweave run async --prompts requests.jsonl --json -o results.jsonl
       stepweave run async --prompts - --set scheduler.max_rows=4 < requests.jsonl
       stepweave run quickstart --compare --set depth=3
-      stepweave run async --tp 2 --set model.name=path/to/model
-      stepweave run async --pp 2 --set model.name=path/to/model
+      stepweave run async --model path/to/model --prompt "Once upon a time"
+      stepweave run async --model path/to/model --tp 2
     """
 
     config: Config
+    model: Model = None
     prompt: PromptTexts = None
     prompts: PromptsFile = None
     schema: Annotated[
@@ -157,10 +159,7 @@ class ServeOptions:
     """
 
     config: Config
-    model: Annotated[
-        str | None,
-        Option(metavar="NAME", help="A directory or a hub name, in place of the config's model."),
-    ] = None
+    model: Model = None
     host: Annotated[str, Option(help="Address to listen on. Default: this machine alone.")] = (
         "127.0.0.1"
     )
@@ -278,6 +277,7 @@ class ProfileOptions(OfPrompts):
     """
 
     config: Config
+    model: Model = None
     rows: Annotated[str, Option(metavar="N,N…", help="Batch sizes to measure.")] = "1,4,8"
     rounds: Annotated[
         int,
@@ -431,6 +431,7 @@ class TraceOptions(OfPrompts):
     """
 
     config: Config
+    model: Model = None
     output: Annotated[
         Path,
         to_file("File to write the timeline to, for Perfetto."),

@@ -25,8 +25,11 @@ R = TypeVar("R")
 LEAST = 16
 """Tokens to which fewer are rounded up: a product takes as long for one as for these."""
 
-LIMIT = 64
+LIMIT = 128
 """Recordings of one op."""
+
+LEFT = 1024
+"""Runs of an op after which a recording that none of them used may make room for another."""
 
 REMEMBERED = 1024
 """Keys of an op of which is known how often they came up, or why they are not recorded."""
@@ -39,12 +42,13 @@ class _Now:
     value: object
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Recorded:
     recording: Recording
     given: Sequence[Tensor]  # each [n, ...]
     now: _Now
     found: Any
+    used: int = 0  # the last run that did
 
 
 @dataclass
@@ -56,7 +60,8 @@ class OpPieces:
     terms: Terms
     counts: Counts = field(default_factory=Counts)
     stream: Stream | None = None  # of the run that is on
-    _known: dict[Hashable, _Recorded] = field(default_factory=dict)
+    _known: dict[Hashable, _Recorded] = field(default_factory=dict)  # what was used last is last
+    _runs: int = 0
     _seen: dict[Hashable, int | str] = field(default_factory=dict)  # times, or why it is not
 
     def size(self, count: int) -> int | None:
@@ -74,12 +79,14 @@ class OpPieces:
     ) -> R | None:
         """As `Pieces` says, for `given[n, ...]`."""
         key = (key, *((size, each.shape[1:], each.dtype) for each, size in given))
+        self._runs += 1
         known = self._known.get(key)
         if known is None:
             if (reason := self._why_not(key)) is not None:
                 self.counts.because(reason)
                 return None
             return self._record(key, given, now, work)
+        self._use(key, known)
         _fill(known.given, given)
         known.now.value = now
         known.recording.replay()
@@ -90,15 +97,15 @@ class OpPieces:
 
     def _why_not(self, key: Hashable) -> str | None:
         """Why a step of this key, which is not known, is not recorded now; None if it is."""
-        if len(self._known) >= (limit := self.terms.share(LIMIT)):
-            return f"{limit} sizes are recorded already"
         seen = self._seen.pop(key, 0)
         self._seen[key] = seen if isinstance(seen, str) else seen + 1
         if len(self._seen) > REMEMBERED:
             del self._seen[next(iter(self._seen))]
         if isinstance(seen, str):
             return seen
-        return "its size has come up seldom so far" if seen < self.terms.usual else None
+        if seen < self.terms.usual:
+            return "its size has come up seldom so far"
+        return self._full()
 
     def _record(
         self,
@@ -138,10 +145,25 @@ class OpPieces:
             return usual
         cell.value = None
         del self._seen[key]
-        self._known[key] = _Recorded(recording, tensors, cell, found)
+        self._use(key, _Recorded(recording, tensors, cell, found))
         self.counts.captured += 1
         result: R = found
         return result
+
+    def _use(self, key: Hashable, recorded: _Recorded) -> None:
+        self._known.pop(key, None)
+        self._known[key] = recorded
+        recorded.used = self._runs
+
+    def _full(self) -> str | None:
+        """Why nothing more is recorded: there is no room, and none can be made."""
+        if len(self._known) < (limit := self.terms.share(LIMIT)):
+            return None
+        oldest = next(iter(self._known))
+        if self._runs - self._known[oldest].used <= LEFT:
+            return f"{limit} sizes are recorded already"
+        del self._known[oldest]
+        return None
 
     def _refuse(self, key: Hashable, reason: str) -> None:
         self._seen[key] = reason

@@ -255,13 +255,13 @@ def attend_layer(
     are padding: they have no keys, and get zeros. With `turn`, which needs kernels and no padding,
     queries and keys have no positions yet. The result lies in `into[T', H, D']`, if given.
     """
+    paged.calls.append(layer)
     if paged.between is not None:
         out = query.new_zeros(query.shape[2], query.shape[1], value.shape[3])
         angles = () if turn is None else (turn.angles.cos, turn.angles.sin)
         again = partial(_attend_again, layer, how, turn, invariant)
         paged.between(again, out, query, key, value, *angles)
         return out
-    paged.calls.append(layer)
     layer -= paged.cache.first_layer
     by_operators = not invariant and (torch.compiler.is_compiling() or _by_operators(query.device))
     cache = paged.cache

@@ -29,7 +29,7 @@ from .cache_dtype import CacheDType, CacheForm
 from .compiled import LEAST, Compile, CompiledLayers
 from .cutting import decoder_layers
 from .errors import CompileFailed, ModelError, NotInvariant, UnsupportedModel
-from .in_pieces import in_pieces, rounded_logits
+from .in_pieces import PassInPieces
 from .invariant import least_tiles, make_invariant, undo_invariant, whole_tiles
 from .memory import in_units
 from .merging import merge as merged
@@ -548,7 +548,6 @@ class CausalLM:
             found = self._in_pieces(pieces, given, batch)
         if found is None:
             found = self._pass(given.padded(self._least_tokens(tokens)), batch, placed)
-        trial.require_every_layer(self.name, batch.calls, self.attending)
         logits, hidden = found
         return logits[: tokens if logit_rows is None else len(logit_rows)], hidden[:tokens]
 
@@ -562,20 +561,17 @@ class CausalLM:
         self, pieces: Pieces, given: _Given, batch: AttentionBatch
     ) -> tuple[Tensor, Tensor] | None:
         """`_pass`, recorded; None where it is not: layers with states know their rows."""
-        rows, size = given.logit_rows, pieces.size(len(given.ids))
-        if self.mixers or rows is None or size is None:
+        if self.mixers or given.logit_rows is None:
             return None
-        sizes = self._least_tokens(size), rounded_logits(len(rows))
-        there = {
-            name: (each, sizes[name == "logit_rows"])
-            for name, each in given._asdict().items()
-            if each is not None
-        }
+        there = {name: each for name, each in given._asdict().items() if each is not None}
+        rows = there.pop("logit_rows")
+        in_pieces = PassInPieces(self._watched, self._recorded, self._least_tokens)
+        return in_pieces.run(pieces, there, rows, batch)
 
-        def work(tensors: Mapping[str, Tensor], again: AttentionBatch) -> tuple[Tensor, Tensor]:
-            return self._pass(_Given(**tensors), again)
-
-        return in_pieces(pieces, self._watched, there, batch, work)
+    def _recorded(
+        self, tensors: Mapping[str, Tensor], logit_rows: Tensor | None, batch: AttentionBatch
+    ) -> tuple[Tensor, Tensor]:
+        return self._pass(_Given(**tensors, logit_rows=logit_rows), batch)
 
     def _pass(
         self, given: _Given, batch: AttentionBatch, placed: Placed | None = None
@@ -604,6 +600,7 @@ class CausalLM:
         if self._speeds is not None:
             self._speeds.long = None
         self.mixers.end()
+        trial.require_every_layer(self.name, batch.calls, self.attending)
         logits: Tensor = output.logits[0]
         if given.logit_rows is not None and "logits_to_keep" not in keep:
             logits = logits[given.logit_rows]

@@ -36,7 +36,7 @@ from .eagle_network import EagleNetwork
 from .errors import ModelError, NotInvariant
 from .fused_parts import allowed, apart_by
 from .heads import output_head
-from .in_pieces import in_pieces, rounded_logits
+from .in_pieces import PassInPieces
 from .invariant import least_tiles, make_invariant, whole_tiles
 from .latent import keep_latents
 from .merging import merge as merged
@@ -280,9 +280,11 @@ class EagleHead:
             return self._logits(read, normed=True), states
         given = self._given(ids, hidden, batch)
         if pieces is not None and self._compiled is None:
-            found = self._in_pieces(pieces, given, batch, logit_rows)
+            in_pieces = PassInPieces(self.name, self._recorded, self._least_tokens)
+            found = in_pieces.run(pieces, given._asdict(), logit_rows, batch)
             if found is not None:
-                return found
+                logits, out = found
+                return logits, out if logit_rows is None else out.index_select(0, logit_rows)
         out = self._padded_states(given, batch)
         asked = out if logit_rows is None else out.index_select(0, logit_rows)
         return self._logits(asked), asked
@@ -315,30 +317,12 @@ class EagleHead:
             return whole_tiles(tokens, self._least)
         return max(tokens, LEAST if self._compiled is not None else 0)
 
-    def _in_pieces(
-        self, pieces: Pieces, given: _Given, batch: AttentionBatch, logit_rows: Tensor | None
-    ) -> tuple[Tensor, Tensor] | None:
-        """What `forward` returns, recorded; None where it is not."""
-        tokens, size = len(given.ids), pieces.size(len(given.ids))
-        if size is None:
-            return None
-        size = self._least_tokens(size)
-        there = {name: (each, size) for name, each in given._asdict().items()}
-        if logit_rows is not None:
-            there["logit_rows"] = logit_rows, rounded_logits(len(logit_rows))
-
-        def work(tensors: Mapping[str, Tensor], again: AttentionBatch) -> tuple[Tensor, Tensor]:
-            rest = dict(tensors)
-            rows = rest.pop("logit_rows", None)
-            out = self._states(_Given(**rest), again)
-            asked = out if rows is None else out.index_select(0, rows)
-            return self._logits(asked), asked
-
-        found = in_pieces(pieces, self.name, there, batch, work)
-        if found is None:
-            return None
-        count = tokens if logit_rows is None else len(logit_rows)
-        return found[0][:count], found[1][:count]
+    def _recorded(
+        self, tensors: Mapping[str, Tensor], logit_rows: Tensor | None, batch: AttentionBatch
+    ) -> tuple[Tensor, Tensor]:
+        """Logits `[L, V]` of the rows that are asked for, and `[T, H]` of all that is given."""
+        out = self._states(_Given(**tensors), batch)
+        return self._logits(out if logit_rows is None else out.index_select(0, logit_rows)), out
 
     def _padded_states(self, given: _Given, batch: AttentionBatch) -> Tensor:
         """`[T, H]` of what is given, computed with as many tokens as a pass has at least."""

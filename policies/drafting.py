@@ -42,7 +42,8 @@ class DraftView(NamedTuple):
     last: int = 0  # the most drafts that rows were offered in the last of these; 0: there was none
     usual: int = 0  # of about as many rows, the number that these steps had most often; 0: of none
     gained: Mapping[int, float] = MappingProxyType({})
-    """How many tokens windows came to, by their drafts, where such windows came up often."""
+    """How many tokens windows came to, by their drafts, where such windows came up often. Windows
+    that were in flight when their text ended came to none."""
     unsure: Mapping[int, Mapping[int, float]] = MappingProxyType({})
     """By what share the speed with one number of drafts may be off against that with another, for
     numbers that `took_us` and `gained` have: a standard deviation."""
@@ -440,7 +441,8 @@ def counted(thought: Sequence[float], gained: Mapping[int, float]) -> list[float
     """Tokens of windows with 1, 2, … drafts: as they were counted, else as thought.
 
     What is thought is corrected by what the nearest number that was counted came to. More drafts
-    come to no fewer tokens. Raises nothing of its own.
+    come to no fewer tokens; fewer than one a window are possible, where texts end after a few
+    windows. Raises nothing of its own.
     """
     known = {drafts: tokens for drafts, tokens in gained.items() if 1 <= drafts <= len(thought)}
     if not known:
@@ -448,7 +450,7 @@ def counted(thought: Sequence[float], gained: Mapping[int, float]) -> list[float
     found: list[float] = []
     for drafts, tokens in enumerate(thought, start=1):
         beside = min(known, key=lambda each: (abs(each - drafts), each))
-        least = found[-1] if found else 1.0
+        least = found[-1] if found else 0.0
         found.append(max(least, min(drafts + 1.0, tokens * known[beside] / thought[beside - 1])))
     return found
 

@@ -525,6 +525,11 @@ class RequestTable:
             self.windows.append(window)
             self.gains.note(drafts, 1 + window.kept)
 
+    def note_waste(self, drafts: int) -> None:
+        """The same of a window whose request had ended while it was in flight. Raises nothing."""
+        if self.decisions.past_windows:
+            self.gains.note(drafts, 0)
+
     def take_ended(self) -> Iterable[int]:
         """Requests that ended and that no step in flight still carries, each once."""
         gone = [uid for uid, request in self.ended.items() if request.in_flight.steps == 0]

@@ -2,7 +2,9 @@
 
 How many drafts are kept of a long window tells too little of a short one: a window begins where the
 last one ended, often at a token that is hard to guess, and short ones begin more often in between.
-So what each number of drafts came to is counted by itself.
+So what each number of drafts came to is counted by itself. A window of a text that had ended while
+it was in flight came to nothing, and took its time: the wider windows are, the larger a share of a
+text's steps these are.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ class WindowGains:
         self._unsure: Mapping[int, Mapping[int, float]] = {}
 
     def note(self, drafts: int, tokens: int) -> None:
-        """A window of so many drafts came to so many tokens, at least one."""
+        """A window of so many drafts came to so many tokens; none, if its text had ended."""
         windows, before = self._counted.get(drafts, (0, 0))
         windows, tokens = windows + 1, before + tokens
-        if windows == TOGETHER:
+        if windows >= TOGETHER and tokens:
             self._noted.note(drafts, tokens / windows)
             self._now, self._unsure = self._noted.now(), self._noted.unsure()
             windows = tokens = 0

@@ -75,6 +75,8 @@ def _settled(
     for sample_index, row in enumerate(batch.sampling):
         request = table.requests.get(row.request.uid)
         if not row.yields or request is None or request.settled >= row.limit:
+            if row.decodes:
+                table.note_waste(row.window - 1)
             continue  # it ended while this step was in flight: its work is not counted
         error = None if matchers is None else matchers.failures.get(request.uid)
         kept = () if error else tuple(cut(request, tokens[sample_index][: counts[sample_index]]))

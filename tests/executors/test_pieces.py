@@ -223,6 +223,24 @@ def test_there_is_a_limit_to_recordings_and_to_their_memory(
     assert note.startswith(f"think: {found.replayed} of {STEPS} passes beside ")
 
 
+def test_a_recording_that_was_long_not_used_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_ops, "LIMIT", 2)
+    monkeypatch.setattr(of_ops, "LEFT", 6)
+    device = RecordedCalls(graphs=True, pieces=LARGEST)
+
+    def length(step: int) -> int:
+        """Two sizes, then the first of them and another."""
+        return (30, 16)[step % 2] if step < 8 else (30, 24)[step % 2]
+
+    assert outs(pipeline(Work(), length), device) == outs(pipeline(Work(), length))
+    found = think(device)
+    assert found.captured == 3
+    waited = found.eager.pop("2 sizes are recorded already")
+    assert 0 < waited < (STEPS - 8) // 2, "for a while only"
+    assert sum(found.eager.values()) == 3, "each of three when it first came up"
+    assert found.replayed == STEPS - 3 - 3 - waited
+
+
 def test_sizes_are_few_and_waste_little() -> None:
     pieces = OpPieces("think", "compute", Terms(largest=512))
     sizes = [pieces.size(count) for count in range(1, 513)]

@@ -19,7 +19,7 @@ from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
 from stepweave.executors.pieces import OpPieces
 from stepweave.executors.terms import Terms
-from stepweave.models import compiled
+from stepweave.models import compiled, in_pieces
 from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
@@ -188,6 +188,13 @@ class Kept:
         raise CannotCapture(reason)
 
 
+@pytest.fixture
+def attention_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention is not recorded, as on a device."""
+    monkeypatch.setattr(in_pieces, "laid_out", lambda *_: None)
+
+
+@pytest.mark.usefixtures("attention_between")
 def test_compiled_layers_can_be_captured_in_pieces(llama: CausalLM) -> None:
     expected = features(PagedRows(llama), logit_rows=torch.tensor([4]))
     stream: Any = Kept()
@@ -200,6 +207,7 @@ def test_compiled_layers_can_be_captured_in_pieces(llama: CausalLM) -> None:
     assert graphs(llama) == 1
 
 
+@pytest.mark.usefixtures("attention_between")
 @pytest.mark.parametrize("layers", [0, 2])
 def test_a_pass_that_cannot_be_recorded_is_done_all_the_same(llama: CausalLM, layers: int) -> None:
     stream: Any = Kept()

@@ -255,7 +255,7 @@ def test_tokens_that_were_counted_count_and_correct_those_that_are_thought() -> 
     assert counted(thought, {}) == thought
     assert counted(thought, {9: 3.0}) == thought, "no row is offered as many"
     assert counted(thought, {2: 2.4}) == pytest.approx(thought)
-    assert counted(thought, {2: 1.2}) == pytest.approx([1.0, 1.2, 1.4, 1.5])
+    assert counted(thought, {2: 1.2}) == pytest.approx([0.9, 1.2, 1.4, 1.5])
     assert counted(thought, {1: 1.9, 4: 2.0})[::3] == [1.9, pytest.approx(1.9 * 2.4 / 1.8)]
     assert counted(thought, {1: 2.0, 4: 1.5}) == pytest.approx(
         [2.0, 2.4 / 1.8 * 2.0, 2.667, 2.667], rel=1e-3
@@ -536,6 +536,19 @@ def test_with_every_drafter_and_little_memory(drafting: Any, method: Any, padded
         assert tokens(each) == tokens(plain())
         if drafting.own:
             assert counts(each) == counts(runs[0])
+
+
+def test_windows_whose_text_had_ended_are_counted_as_worth_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(WindowGains, "note", lambda _gains, _drafts, tokens: noted.append(tokens))
+    for depth in (1, 3):
+        noted.clear()
+        done = served(depth, Policies(drafting=sample("drafting", "fastest")))
+        behind_first = sum(len(request.output_ids) - 1 for request in done)
+        assert sum(noted) == behind_first, "each token but the first is of a window"
+        assert (0 in noted) == (depth > 1), "with one step at a time no window is wasted"
 
 
 def test_own_counts_are_equal_where_requests_give_way() -> None:

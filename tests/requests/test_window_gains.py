@@ -21,6 +21,19 @@ def test_the_mean_of_as_many_windows_is_told_once_they_are_there() -> None:
     assert gains.now() == {3: pytest.approx(1.5), 1: pytest.approx(2.0)}
 
 
+def test_windows_that_came_to_nothing_count_and_do_not_end_it_if_all_did() -> None:
+    gains = WindowGains()
+    for _ in range(TOGETHER):
+        gains.note(3, 0)
+    assert gains.now() == {}, "no text is as short: nothing is known yet"
+    for _ in range(TOGETHER):
+        gains.note(3, 4)
+    assert gains.now() == {3: pytest.approx(4 / (TOGETHER + 1))}, "as soon as one came to any"
+    for window in range(TOGETHER):
+        gains.note(1, 2 * (window % 4 > 0))
+    assert gains.now()[1] == pytest.approx(1.5)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_numbers_that_came_up_far_apart_are_compared_as_if_texts_were_as_easy(seed: int) -> None:
     """Texts become harder, and then only one of two numbers comes up."""

@@ -62,6 +62,9 @@ def test_the_embedded_drafter_with_another_model_is_refused_with_the_key(
     result = CliRunner().invoke(app, ["run", *asked])
     assert result.exit_code == 2
     assert "error: --set model.name=/my/model: model.name is" in result.output
+    short = CliRunner().invoke(app, ["run", name, "--model", "/my/model"])
+    assert short.exit_code == 2
+    assert short.output == result.output
     assert CliRunner().invoke(app, ["check", *asked, "--set", "nodes.draft=null"]).exit_code == 0
     other = ["--set", "nodes.draft.model=/my/drafter"]
     assert CliRunner().invoke(app, ["check", *asked, *other]).exit_code == 0

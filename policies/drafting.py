@@ -249,8 +249,7 @@ class Fastest(Policy):
         if last and steps % EVERY:
             return last
         periods = corrected(self._periods(row.usual or row.rows)[: row.most], row.took_us)
-        kept = shares(row.settled, row.most)
-        tokens = counted(tokens_of(kept), row.gained)
+        tokens = self._tokens(row)
         rates = [count / us for count, us in zip(tokens, periods, strict=False)]
         if tried := _trial(rates, row):
             return tried
@@ -258,6 +257,12 @@ class Fastest(Policy):
         if not last or rates[best - 1] > (1 + self._repaid(best, last, row.came)) * rates[last - 1]:
             return best
         return last
+
+    def _tokens(self, row: DraftView) -> list[float]:
+        """What windows with 1, 2, … drafts come to: looking at them takes longer than the rest."""
+        if all(drafts in row.gained for drafts in range(1, row.most + 1)):
+            return counted([1.0] * row.most, row.gained)
+        return counted(tokens_of(shares(row.settled, row.most)), row.gained)
 
     def _longest(self, row: DraftView) -> int:
         return min(row.most, len(self._table[0]))

@@ -7,9 +7,10 @@ texts that are now easier and now harder.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp, log
+from math import exp, hypot, log
+from typing import TypeAlias
 
-DRIFT = 0.02**2
+DRIFT = 0.01**2
 """How far the machine's speed moves from one time to the next: variance of its logarithm."""
 
 NOISE = 0.03**2
@@ -18,11 +19,32 @@ NOISE = 0.03**2
 UNKNOWN = 1.0
 """The same of a kind that has not been seen: it may take three times as long as another."""
 
-WANDERS = 0.004**2
+WANDERS = 0.002**2
 """How far a kind itself moves against the others, as texts grow: from one time to the next."""
 
 STRAY = 3.0
 """A time that is more standard deviations off than this counts as if it were so many."""
+
+Unsure: TypeAlias = Mapping[int, Mapping[int, float]]
+"""For each pair of kinds the standard deviation of the logarithm of their quotient."""
+
+
+class Doubts:
+    """How unsure quotients are of two figures of each kind, where either is known so well."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Unsure, Unsure, Unsure] = {}, {}, {}
+
+    def of(self, one: Unsure, other: Unsure) -> Unsure:
+        """Of kinds that both have. Asked each step, of what seldom changes. Raises nothing."""
+        if one is not self._last[0] or other is not self._last[1]:
+            both = {
+                kind: {than: hypot(off, known[than]) for than, off in by.items() if than in known}
+                for kind, by in one.items()
+                if (known := other.get(kind)) is not None
+            }
+            self._last = one, other, both
+        return self._last[2]
 
 
 class RelativeTimes:
@@ -35,9 +57,13 @@ class RelativeTimes:
     tell the difference of their levels, as paired measurements do; later ones tell the drift.
     """
 
-    def __init__(self, noise: float = NOISE) -> None:
-        """`noise`: how far a single figure is off, as the variance of its logarithm."""
-        self._noise = noise
+    def __init__(
+        self, noise: float = NOISE, drift: float = DRIFT, wanders: float = WANDERS
+    ) -> None:
+        """`noise`: how far a single figure is off, as the variance of its logarithm; `drift`: how
+        far all move from one to the next; `wanders`: how far one of them moves alone.
+        """
+        self._noise, self._drift, self._wanders = noise, drift, wanders
         self._place: dict[int, int] = {}
         self._mean = [0.0]  # the drift, then the level of each kind
         self._shared = [[0.0]]  # covariances of these
@@ -54,8 +80,8 @@ class RelativeTimes:
             for row in self._shared:
                 row.append(0.0)
             self._shared.append([0.0] * place + [UNKNOWN])
-        self._shared[0][0] += DRIFT
-        self._shared[place][place] += WANDERS
+        self._shared[0][0] += self._drift
+        self._shared[place][place] += self._wanders
         seen = [row[0] + row[place] for row in self._shared]
         variance = seen[0] + seen[place] + self._noise
         most = STRAY * variance**0.5
@@ -71,7 +97,7 @@ class RelativeTimes:
         drift = self._mean[0]
         return {kind: exp(drift + self._mean[place]) for kind, place in self._place.items()}
 
-    def unsure(self) -> Mapping[int, Mapping[int, float]]:
+    def unsure(self) -> Unsure:
         """By what share times of two kinds that were noted may be off against each other: for each
         pair the standard deviation of the logarithm of their ratio.
         """

@@ -6,10 +6,8 @@ they leave of the token budget goes to prompts. Policies decide in which order, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import hypot
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ..policies.drafting import DraftView
 from .batch import ScheduledRow
@@ -26,7 +24,6 @@ So what a policy makes of a row's own windows is the same at every depth that ha
 flight.
 """
 
-Unsure: TypeAlias = Mapping[int, Mapping[int, float]]
 """For each pair of kinds of steps, by what share they may be off against each other."""
 
 
@@ -278,7 +275,7 @@ class StepRows:
                 last=times.offered(running),
                 usual=usual,
                 gained=self._table.gains.now(),
-                unsure=_both(times.unsure(usual), self._table.gains.unsure()),
+                unsure=self._table.doubts.of(times.unsure(usual), self._table.gains.unsure()),
             )
             self._withheld_from_all[most] = self._decisions.withheld(view)
         return self._withheld_from_all[most]
@@ -306,14 +303,3 @@ class StepRows:
                 return False
             self._table.give_way(self._requests[other])
         return True
-
-
-def _both(one: Unsure, other: Unsure) -> Unsure:
-    """How unsure quotients are of which both parts are."""
-    return {
-        kind: {
-            than: hypot(off, other[kind][than]) for than, off in by.items() if than in other[kind]
-        }
-        for kind, by in one.items()
-        if kind in other
-    }

@@ -16,8 +16,19 @@ from .relative_times import RelativeTimes
 TOGETHER = 32
 """Windows whose mean is noted."""
 
-NOISE = 0.08**2
-"""How far such a mean is off by chance: variance of its logarithm."""
+TOLD = 8
+"""Means after which what is known is told anew: telling takes longer than noting."""
+
+NOISE = 0.15**2
+"""How far such a mean is off: variance of its logarithm. It is 0.06 to 0.08 by chance; means that
+follow each other are of the same texts, so several are hardly better than one."""
+
+DRIFT = 0.005**2
+"""How far texts become easier or harder from one mean to the next. Seldom: what a kind of text has
+more of than another comes and goes."""
+
+WANDERS = 0.001**2
+"""How far one number of drafts does against the others."""
 
 
 class WindowGains:
@@ -25,7 +36,7 @@ class WindowGains:
 
     def __init__(self) -> None:
         self._counted: dict[int, tuple[int, int]] = {}  # windows and tokens that are not noted yet
-        self._noted = RelativeTimes(NOISE)
+        self._noted, self._number = RelativeTimes(NOISE, DRIFT, WANDERS), 0
         self._now: Mapping[int, float] = {}
         self._unsure: Mapping[int, Mapping[int, float]] = {}
 
@@ -35,7 +46,9 @@ class WindowGains:
         windows, tokens = windows + 1, before + tokens
         if windows >= TOGETHER and tokens:
             self._noted.note(drafts, tokens / windows)
-            self._now, self._unsure = self._noted.now(), self._noted.unsure()
+            self._number += 1
+            if drafts not in self._now or self._number % TOLD == 0:
+                self._now, self._unsure = self._noted.now(), self._noted.unsure()
             windows = tokens = 0
         self._counted[drafts] = windows, tokens
 

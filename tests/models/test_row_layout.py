@@ -202,11 +202,9 @@ def test_bits_are_those_of_the_pass_as_it_was_given(which: str, seed: int) -> No
     torch.manual_seed(seed)
     draw = Random(seed)
     small = tiny_model("llama", seed, torch.float32)
-    part: CausalLM | EagleHead
+    part: CausalLM | EagleHead = CausalLM.wrap(small)
     if which == "head":
-        part = tiny_eagle(small, "eagle3", invariant=True)
-    else:
-        part = CausalLM.wrap(small)
+        part = tiny_eagle(tiny_model("llama", seed, torch.float32), "eagle3", invariant=True)
     assert part.invariant
     forward: Any = part.forward
     caches = [part.new_cache(200, BLOCK) for _ in range(2)]

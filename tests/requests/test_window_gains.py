@@ -48,6 +48,6 @@ def test_numbers_that_came_up_far_apart_are_compared_as_if_texts_were_as_easy(se
         windows(4, 3, 1)
     assert gains.now()[4] / gains.now()[2] == pytest.approx(1.5, rel=0.12)
     easy = gains.now()[4]
-    windows(2, 1, 60)
+    windows(2, 1, 150)
     assert gains.now()[2] == pytest.approx(1, rel=0.1)
     assert gains.now()[4] < 0.75 * easy, "it has not come up since, but would be less, too"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import StepweaveError
 from ..replicas.scale import Scale
+from .importing import for_good
 from .loading import loaded_async, warming_up
 from .planned import runnable
 from .ranks import as_ranks
@@ -112,6 +113,7 @@ def _one(
     if config.captured:
         with warming_up() as on_warm_up:
             llm.warm_up(on_warm_up)
+    for_good()
     settings = _settings(asked, config, bound, llm.engine.model.sampling_defaults)
     served = serve(llm, settings, bound, observers=spans, on_ready=_ready(bound, settings))
     return 0 if served else UNSOUND

@@ -409,10 +409,10 @@ class PipelineConfig(Part):
     pieces: Annotated[int, Field(ge=0, le=1 << 16)] | Literal["auto"] = Field(
         default="auto",
         description="With `graphs`: the most tokens of a step with prompts whose model is captured "
-        "in pieces, between which attention runs as usual. Steps are rounded up to a few sizes for "
-        "them. 0: such steps run without graphs. auto: on a CPU 256 for a model with less than 64 "
-        "MiB of weights, whose operations take no longer than to call them, and 0 for a larger "
-        "one; on a GPU 512.",
+        "in pieces, between which attention runs as usual, but for layouts of rows that come up "
+        "often on a CPU. Steps are rounded up to a few sizes for them. 0: such steps run without "
+        "graphs. auto: on a CPU 256 for a model with less than 64 MiB of weights, whose operations "
+        "take no longer than to call them, and 0 for a larger one; on a GPU 512.",
     )
     nvtx: bool = Field(
         default=False,

@@ -290,7 +290,7 @@ UNTRIED = 128
 """Steps with about as many rows before the first trial of another number of drafts. The second
 comes after twice as many, and so on: trials take an ever smaller share of the time."""
 
-AGAIN = 2048
+AGAIN = 8192
 """From so many steps on there is a trial after each as many: what is kept may have changed."""
 
 TRIAL = 48

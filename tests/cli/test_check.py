@@ -331,3 +331,16 @@ def test_check_says_of_a_model_in_stages_how_long_each_waits_and_what_would_help
     twice = stepweave("check", "async", "--pp", "2", "--set", "model.parallel.pipeline=3")
     assert twice.exit_code == 2
     assert "--pp: and --set model.parallel.pipeline: give one of them" in twice.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "trace", "profile", "bench offline", "serve"])
+def test_a_model_is_named_once(verb: str) -> None:
+    asked = [*verb.split(), "async"]
+    if verb in ("run", "trace", "profile"):
+        asked += ["--prompt", "Once"]
+    twice = stepweave(*asked, "--model", "one", "--set", "model.name=other")
+    assert twice.exit_code == 2
+    assert "--model: and --set model.name: give one of them" in twice.stderr
+    nowhere = stepweave(*asked, "--model", "/no/where")
+    assert nowhere.exit_code == 2
+    assert "/no/where" in nowhere.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from stepweave.cli import importing as module
 from stepweave.cli import loading
-from stepweave.cli.importing import importing, own_process
+from stepweave.cli.importing import for_good, importing, own_process
 from stepweave.configs.load import load_config
 
 
@@ -45,6 +46,32 @@ def test_nothing_is_collected_meanwhile_and_what_is_there_is_frozen(collections:
         assert collections == []
     assert gc.isenabled()
     assert gc.get_freeze_count() > len(made)
+
+
+@pytest.mark.usefixtures("own")
+def test_what_is_loaded_is_for_good_but_not_what_is_garbage_already() -> None:
+    loop: list[object] = [[number] for number in range(10_000)]
+    loop.append(loop)
+    here = weakref.ref(referred := Referred(loop))
+    loop.append(referred)
+    kept = [[number] for number in range(100_000)]
+    del loop, referred
+    for_good()
+    assert here() is None, "it was collected before"
+    assert gc.get_freeze_count() > len(kept)
+
+
+def test_of_others_nothing_is_for_good() -> None:
+    before, kept = gc.get_freeze_count(), [[number] for number in range(100_000)]
+    for_good()
+    assert gc.get_freeze_count() < before + len(kept)
+
+
+class Referred:
+    """What a weak reference can be made to."""
+
+    def __init__(self, loop: object) -> None:
+        self.loop = loop
 
 
 def test_in_a_process_of_others_nothing_is_frozen(collections: list[int]) -> None:

@@ -222,9 +222,9 @@ def test_trials_of_lengths_become_rarer_and_are_of_what_may_be_faster() -> None:
         took = {drafts: periods[drafts - 1] for drafts in measured}
         return policy.drafts(DraftView(K, 1, (), [Window(K, 2)] * 64, 0, took, {2: steps}, 2))
 
-    trials = [UNTRIED << doubled for doubled in range(4)]
-    trials += [2048, 4096, 6144]
-    assert [offered(steps) for steps in trials] == [3] * 7
+    trials = [UNTRIED << doubled for doubled in range(6)]
+    trials += [8192, 16384, 24576]
+    assert [offered(steps) for steps in trials] == [3] * 9
     for begun in trials:
         asked = (begun - 8, begun + 8, begun + TRIAL - 8, begun + TRIAL, begun + 5 * begun // 8)
         assert [offered(steps) for steps in asked] == [2, 3, 3, 2, 2]

@@ -76,6 +76,8 @@ class OpPieces:
         given: Sequence[tuple[Tensor, int]],
         now: object,
         work: Callable[[Sequence[Tensor], Between], R],
+        *,
+        otherwise: bool = False,
     ) -> R | None:
         """As `Pieces` says, for `given[n, ...]`."""
         key = (key, *((size, each.shape[1:], each.dtype) for each, size in given))
@@ -83,7 +85,8 @@ class OpPieces:
         known = self._known.get(key)
         if known is None:
             if (reason := self._why_not(key)) is not None:
-                self.counts.because(reason)
+                if not otherwise:
+                    self.counts.because(reason)
                 return None
             return self._record(key, given, now, work)
         self._use(key, known)

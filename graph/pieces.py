@@ -33,6 +33,8 @@ class Pieces(Protocol):
         given: Sequence[tuple[Any, int]],
         now: object,
         work: Callable[[Sequence[Any], Between], R],
+        *,
+        otherwise: bool = False,
     ) -> R | None:
         """What `work(tensors, between)` returns, replayed where that is recorded; else None.
 
@@ -41,5 +43,6 @@ class Pieces(Protocol):
         all else that `work` depends on. What it returns is overwritten by the next `run`. Recording
         does the work twice, so it must come to the same again.
 
-        None says that nothing was done: the op does it as usual.
+        None says that nothing was done: the op does it as usual, or asks for `otherwise` pieces of
+        the same work.
         """

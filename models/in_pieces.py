@@ -94,6 +94,7 @@ class PassInPieces:
             rows,
             batch,
             work,
+            otherwise=True,
         )
         if found is None:
             return None
@@ -114,6 +115,8 @@ def _run(
     logit_rows: Tensor | None,
     batch: AttentionBatch,
     work: Callable[[Mapping[str, Tensor], Tensor | None, Between], Found],
+    *,
+    otherwise: bool = False,
 ) -> Found | None:
     """What `work` finds, as it was recorded with tensors of such sizes; it is overwritten later."""
     if logit_rows is not None:
@@ -124,4 +127,4 @@ def _run(
         rows = by_name.pop(_LOGIT_ROWS, None)
         return work(by_name, rows, between)
 
-    return pieces.run((key, *sizes), list(sizes.values()), batch, run)
+    return pieces.run((key, *sizes), list(sizes.values()), batch, run, otherwise=otherwise)

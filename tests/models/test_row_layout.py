@@ -181,7 +181,10 @@ class Rounding:
         given: Sequence[tuple[Tensor, int]],
         now: object,
         work: Callable[[Sequence[Tensor], Between], R],
+        *,
+        otherwise: bool = False,
     ) -> R | None:
+        assert otherwise, "attention between the pieces would do"
         self.keys.append(key)
         tensors = []
         for each, count in given:

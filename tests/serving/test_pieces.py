@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from stepweave import LLM
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors import threads
+from stepweave.models import attention
 from stepweave.models.threads import SMALL_BYTES
 from stepweave.serving.loading import PIECES, SMALL_PIECES, pieces_of
 
@@ -96,3 +98,31 @@ def test_drafters_have_their_passes_replayed_where_a_prompt_is_beside_them(
     )
     assert drafting.captured > 0
     assert drafting.replayed > drafting.captured
+
+
+@pytest.mark.parametrize("pipeline", ["async", "async_eagle3_grammar", "async_speculation"])
+def test_attention_is_replayed_too_where_layouts_of_rows_come_up_often(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same prompts again and again, some of which come while others decode."""
+    monkeypatch.setattr(threads, "USUAL", 1)
+    anew: list[int] = []
+    attend_again = attention._attend_again
+
+    def counted(layer: int, *given: Any) -> None:
+        anew[-1] += 1
+        attend_again(layer, *given)
+
+    monkeypatch.setattr(attention, "_attend_again", counted)
+    prompts = [{"prompt": TEXT[: 20 + 7 * n], "max_tokens": 5 + n % 4} for n in range(9)]
+    overrides = {"executor": "serial", "scheduler.max_rows": "4", "scheduler.prefix_cache": "false"}
+    plain = LLM(pipeline=pipeline, overrides={**overrides, "pieces": "0"}).generate(prompts)
+    llm = LLM(pipeline=pipeline, overrides=overrides)
+    for _ in range(4):
+        anew.append(0)
+        outputs = llm.generate(prompts)
+        assert [each.token_ids for each in outputs] == [each.token_ids for each in plain]
+    assert anew[0] + anew[1] > 0, "sizes of tokens are fewer than layouts: these are recorded first"
+    assert anew[-1] == 0
+    assert llm.engine.captures is not None
+    assert llm.engine.captures.pieces["forward.device"].replayed > 0

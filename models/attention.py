@@ -29,7 +29,7 @@ from ..backends import backend_of
 from ..backends.kernels import asked_for
 from ..graph.pieces import Between
 from . import fixed_order
-from .fixed_order import UNIT
+from .fixed_order import UNIT, blocks_per_unit
 from .kernels import operators, packed
 from .kernels.forms import Angles, Norm
 from .kernels.reference import How, attend_gathered, pack, packed_mask, unpack
@@ -439,7 +439,7 @@ def _rows(paged: AttentionBatch, layer: int, group: _Group, by_path: bool) -> Te
 
     def compute() -> Tensor:
         tables = group.take(paged.block_tables, group.rows)[:, : _columns(paged, group)]
-        unit = UNIT // math.gcd(UNIT, paged.cache.block_size)
+        unit = blocks_per_unit(paged.cache.block_size)
         if more := -tables.shape[1] % unit:
             tables = F.pad(tables, (0, more), value=SCRATCH_BLOCK)
         return paged.cache.head_rows(layer, tables)

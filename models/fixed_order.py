@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from itertools import accumulate
+from math import gcd
 from typing import Any, Literal
 
 import torch
@@ -79,6 +80,11 @@ def attend(
         weights = scores.softmax(dim=-1)[..., : k.shape[1]]
         parts.append(sums.mixtures(weights.flatten(0, 1), v))
     return _joined(parts, 1)[:, :count].view(rows, heads, count, -1).to(given)
+
+
+def blocks_per_unit(block_size: int) -> int:
+    """Block tables with a multiple of so many columns have whole units of keys. Raises nothing."""
+    return UNIT // gcd(UNIT, block_size)
 
 
 Product = Literal["scores", "mixtures"]

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, groupby
-from math import gcd
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .attention import AttentionBatch
-from .fixed_order import UNIT
+from .fixed_order import blocks_per_unit
 from .paged_cache import SCRATCH_BLOCK, SCRATCH_SLOT
 
 FEW = 8
@@ -62,7 +61,7 @@ def laid_out(batch: AttentionBatch, size: Callable[[int], int | None]) -> Laid |
     to = _layout(batch.query_lens, sizes)
     if size(len(to.tokens.order)) is None:
         return None
-    unit = UNIT // gcd(UNIT, batch.cache.block_size)
+    unit = blocks_per_unit(batch.cache.block_size)
     blocks = batch.blocks or (batch.block_tables.shape[1],) * len(batch.query_lens)
     columns = [unit * rounded_columns(-(-max(blocks[run.rows]) // unit)) for run in to.runs]
     widest = max(columns)

@@ -2,12 +2,13 @@
 
 The embedded model with its EAGLE-3 head, extraction prompts with held-out words and stories,
 greedy, float32, one torch thread. Policy `fastest` chooses by the periods that `stepweave profile
---drafts` prints. All sides decode the same tokens, of four prompts for each row, so that batches
-are full for most of the time; a round runs them one after the other, and times of one round are
-compared.
+--drafts` prints, and by what it measures. All sides decode the same tokens, of four prompts for
+each row, so that batches are full for most of the time; a round runs them one after the other, and
+times of one round are compared. Before that, policies that measure run for some minutes. How all
+did in their first runs, in which shapes are recorded and numbers are tried, is told besides.
 
     python -m benchmarks.draft_length [--rows 1,4,16] [--longest 5] [--prompts 16] [--rounds 9]
-        [--warm 24]
+        [--warm 24] [--settle 16384]
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ PROMPTS = 4
 PROFILED = 3
 """Rounds of the profile; in each, all lengths have their turn."""
 STORIES = (("fox", "Ida"), ("dog", "Max"), ("cat", "Nora"), ("bear", "Rosa"))
+MEASURES = ("fastest",)
+"""Policies that choose by what they measure, and try numbers to measure them."""
 Table = Mapping[int, Sequence[float]]
 """By number of rows: the period of a step with 1, 2, … drafts, in µs."""
 
@@ -102,20 +105,26 @@ def engine(rows: int, longest: int, side: Any) -> LLM:
 
 
 def measure(
-    rows: int, longest: int, count: int, rounds: int, warm: int, table: Table
+    rows: int, longest: int, count: int, rounds: int, warm: int, settle: int, table: Table
 ) -> dict[str, dict[str, Any]]:
     """Each side with so many rows. Raises `RuntimeError` where tokens differ.
 
-    `warm`: runs before, not counted; shapes are recorded and policies settle in them.
+    `warm`: runs before, in which shapes are recorded. `settle`: so many steps at least come before
+    where numbers are measured and tried, as they do in a service of some minutes.
     """
     sides = policies(table, longest)
     asked = lines(count)
     engines = {name: engine(rows, longest, side) for name, side in sides.items()}
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     tokens: dict[str, list[tuple[int, ...]]] = {}
+    began: dict[str, float] = {}
     for name, llm in engines.items():
+        started = perf_counter()
         for _ in range(warm):
             tokens[name] = [output.token_ids for output in llm.generate(asked)]
+        began[name] = perf_counter() - started
+        while name in MEASURES and llm.engine.totals.steps < settle:
+            llm.generate(asked)
         llm.engine.totals.restore(type(llm.engine.totals)())
     first = next(iter(tokens.values()))
     if wrong := [name for name, each in tokens.items() if each != first]:
@@ -136,6 +145,7 @@ def measure(
             "tokens_per_step": totals.tokens / totals.steps,
             "accepted": totals.accepted / totals.drafted,
             "seconds": seconds[name],
+            "first_seconds": began[name],
         }
         llm.close()
     return found
@@ -160,6 +170,16 @@ def against_best(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Spread]:
     return {name: Spread.of(each) for name, each in shares.items()}
 
 
+def at_first(found: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """The speed of each policy in its first runs, as a share of that of the best fixed length.
+
+    Sides had these one after the other, so what the machine drifted meanwhile is in it.
+    """
+    seconds = {name: each["first_seconds"] for name, each in found.items()}
+    best = min(took for name, took in seconds.items() if name.endswith(" drafts"))
+    return {name: best / took for name, took in seconds.items() if not name.endswith(" drafts")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rows", default="1,4,16")
@@ -167,26 +187,44 @@ def main() -> None:
     parser.add_argument("--prompts", type=at_least_one, default=16, help="at least")
     parser.add_argument("--rounds", type=at_least_one, default=9)
     parser.add_argument("--warm", type=at_least_one, default=24, help="runs before, not counted")
+    parser.add_argument(
+        "--settle", type=at_least_one, default=16384, help="steps before, of policies that measure"
+    )
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = [int(each) for each in given.rows.split(",")]
     table = predicted(rows, given.longest, PROFILED)
     print("predicted period, µs:", json.dumps(table))
-    result: dict[str, Any] = {"predicted_us": table, "prompts": given.prompts}
+    result: dict[str, Any] = {
+        "predicted_us": table,
+        "prompts": given.prompts,
+        "warm": given.warm,
+        "settle": given.settle,
+    }
     for count in rows:
         prompts = max(given.prompts, PROMPTS * count)
-        found = measure(count, given.longest, prompts, given.rounds, given.warm, table)
-        shares = against_best(found)
+        found = measure(
+            count, given.longest, prompts, given.rounds, given.warm, given.settle, table
+        )
+        shares, first = against_best(found), at_first(found)
         print(f"{count} rows")
         for side, each in found.items():
-            share = f"{shares[side]} of the best fixed length" if side in shares else ""
+            share = (
+                f"{shares[side]} of the best fixed length, {first[side]:.2f} at first"
+                if side in shares
+                else ""
+            )
             print(
                 f"  {side:14} {each['tokens_per_second']:8.0f} tokens/s "
                 f"{each['tokens_per_step']:6.2f} per step {each['accepted']:6.1%} kept  {share}"
             )
         result[f"{count} rows"] = {
-            side: {key: value for key, value in each.items() if key != "seconds"}
-            | ({"of_best_fixed": vars(shares[side])} if side in shares else {})
+            side: {key: value for key, value in each.items() if not key.endswith("seconds")}
+            | (
+                {"of_best_fixed": vars(shares[side]), "of_best_fixed_at_first": first[side]}
+                if side in shares
+                else {}
+            )
             for side, each in found.items()
         }
     save("draft_length", result, given.json)

@@ -77,6 +77,8 @@ def complaint(
     given = detail.get("input")
     if kind in ("literal_error", "enum"):
         expected = re.findall(r"'([^']*)'|(\d+)", str(context["expected"]))
+        if isinstance(given, str) and given in [number for _, number in expected]:
+            return f"{name} must be the number {given}, not {shown(given)}"
         names = [text or number for text, number in expected]
         return f"{name} cannot be {shown(given)}{did_you_mean(str(given), names)}"
     says = _SAYS.get(kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import draft_length
-from benchmarks.draft_length import against_best, policies, predicted
+from benchmarks.draft_length import against_best, at_first, policies, predicted
 from stepweave.policies.drafting import Fastest
 
 
@@ -22,9 +22,10 @@ def test_all_sides_decode_the_same_and_policies_are_compared_with_the_best_lengt
 ) -> None:
     monkeypatch.setattr(draft_length, "LIMIT", 6 * longest)
     periods = [1.0 + 0.1 * drafts for drafts in range(longest)]
-    found = draft_length.measure(2, longest, 2, 1, 1, {1: periods, 2: periods})
+    found = draft_length.measure(2, longest, 2, 1, 1, 40, {1: periods, 2: periods})
     assert all(each["tokens_per_step"] > 1 for each in found.values())
     assert set(against_best(found)) == {"fastest", "by_rows", "by_acceptance"}
+    assert set(at_first(found)) == set(against_best(found))
 
 
 def test_the_best_length_is_the_one_of_most_tokens_per_second() -> None:
@@ -35,6 +36,13 @@ def test_the_best_length_is_the_one_of_most_tokens_per_second() -> None:
     }
     share = against_best(found)["fastest"]
     assert share.median == pytest.approx((1.0 + 0.75) / 2)
+
+
+def test_first_runs_are_compared_with_the_length_that_was_fastest_in_them() -> None:
+    found = {"1 drafts": 2.0, "2 drafts": 1.5, "fastest": 3.0}
+    assert at_first({name: {"first_seconds": took} for name, took in found.items()}) == {
+        "fastest": 0.5
+    }
 
 
 @pytest.mark.nightly

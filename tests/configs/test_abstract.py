@@ -143,6 +143,7 @@ def place_of(fragment: str, text: str, after: str) -> tuple[int, int]:
         ("cost_us: 300", "cost_us: .nan", ".nan", "finite"),
         ("offset: 0", "offset: 1.5", "1.5", "must be a whole number"),
         ("version: 1", "version: 2", "2", "version cannot be 2"),
+        ("version: 1", 'version: "1"', '"1"', 'version must be the number 1, not "1"'),
         ("name: schedule", "nam: schedule", "nam", "unknown key 'nam' (did you mean 'name'?)"),
         ("name: forward", "name: for ward", "for ward", "is not a name"),
         ("phases:", "cost_us: 1\n      phases:", "cost_us", "an op with phases declares"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import torch
@@ -23,6 +23,8 @@ from stepweave.policies.chosen import Policies
 from stepweave.policies.drafting import ByAcceptance, ByRows, Drafting, Fastest, Full
 from stepweave.policies.resumption import Cheaper
 from stepweave.requests.request import Request, SamplingParams
+from stepweave.requests.totals import Totals
+from stepweave.serving.engine import Engine
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.testing.engines import (
     EOS,
@@ -329,22 +331,16 @@ def just_admitted(requests: Sequence[CellRequest], k: int) -> int:
     return need
 
 
-def run(
+def served_by(
     cell: Cell,
     requests: Sequence[CellRequest],
-    *,
     depth: int,
     executor: str,
-    policies: Policies | None = None,
-    settings: Mapping[str, Any] | None = None,
-    brought: Sequence[Sequence[int]] = (),
-    resources: Mapping[Resource[Any], object] | None = None,
-) -> Outcome:
-    """Serve the cell's requests on a pipeline of that depth, with these changes to its file.
-
-    `brought`: for each request, the tokens of its output that it comes with; none: it begins.
-    `resources` that the engine is given besides.
-    """
+    policies: Policies,
+    settings: Mapping[str, Any] | None,
+    resources: Mapping[Resource[Any], object] | None,
+) -> Engine:
+    """An engine for these requests, with new states: that of an earlier cell, if built alike."""
     base = MORE_SITUATIONS[cell.situation]
     method, tree, k = TREES.get(cell.method or "", (cell.method, None, 3 if cell.method else 0))
     if cell.method in MODULES:
@@ -363,12 +359,54 @@ def run(
         context=CONTEXT,
         cache_dtype=cell.kept,
         check="strict" if executor == "serial" else "off",
-        policies=policies or cell.policies,
+        policies=policies,
     )
     short = 20 if cell.situation == "short drafter context" else None
-    brings = speaking_otherwise(short) if method == OTHER else {}
-    given = {**brings, **(resources or {})}
-    engine = tiny_engine(config, drafter_context=short, settings=settings, resources=given)
+    changed = tuple(sorted((settings or {}).items()))
+    if resources:
+        return built(config, method == OTHER, short, changed, resources)
+    return kept_engine(config, method == OTHER, short, changed)
+
+
+def built(
+    config: TinyConfig,
+    speaks_otherwise: bool,
+    drafter_context: int | None,
+    changed: Sequence[tuple[str, Any]],
+    resources: Mapping[Resource[Any], object] | None = None,
+) -> Engine:
+    given = {
+        **(speaking_otherwise(drafter_context) if speaks_otherwise else {}),
+        **(resources or {}),
+    }
+    return tiny_engine(
+        config, drafter_context=drafter_context, settings=dict(changed), resources=given
+    )
+
+
+kept_engine = lru_cache(maxsize=16)(built)
+"""The engines of the latest cells; neighbours in the matrix often ask for the same."""
+
+
+def run(
+    cell: Cell,
+    requests: Sequence[CellRequest],
+    *,
+    depth: int,
+    executor: str,
+    policies: Policies | None = None,
+    settings: Mapping[str, Any] | None = None,
+    brought: Sequence[Sequence[int]] = (),
+    resources: Mapping[Resource[Any], object] | None = None,
+) -> Outcome:
+    """Serve the cell's requests on a pipeline of that depth, with these changes to its file.
+
+    `brought`: for each request, the tokens of its output that it comes with; none: it begins.
+    `resources` that the engine is given besides.
+    """
+    engine = served_by(
+        cell, requests, depth, executor, policies or cell.policies, settings, resources
+    )
     made = [
         tiny_request(
             uid,
@@ -384,6 +422,8 @@ def run(
         request.fork_of = 0 if cell.situation == "forks" else None
     for request, tokens in zip(made, brought, strict=False):
         request.resume(tokens)
+    engine.reset()
+    engine.totals = Totals()
     table = engine.new_table()
     if cell.situation == "prefix cache":
         # The others come when the first one's prompt is settled, and can find it.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
-from tests.shares import leave_samples
+from tests.shares import leave_samples, share_of
 
 gc.disable()  # until all modules are imported: it would look at them again and again
 
@@ -20,6 +20,14 @@ settings.load_profile("any machine")
 
 # A shell's background job inherits an ignored SIGINT; the tests of Ctrl-C press it for real.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--share",
+        metavar="K/N",
+        help="of the tests that are selected, every N-th from the K-th on",
+    )
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -78,6 +86,30 @@ workers nothing to do."""
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     leave_samples(items)
     items.sort(key=_turn)  # stable: else as they were collected
+
+
+class Share:
+    """Leaves the tests of other shares out, after `-m` and `-k` have chosen."""
+
+    def __init__(self, said: str) -> None:
+        try:
+            self._share, self._shares = share_of(said)
+        except ValueError as error:
+            raise pytest.UsageError(f"--share: {error}") from error
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        kept = items[self._share - 1 :: self._shares]
+        chosen = set(kept)
+        config.hook.pytest_deselected(items=[each for each in items if each not in chosen])
+        items[:] = kept
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if said := config.getoption("--share"):
+        config.pluginmanager.register(Share(said), "share")
 
 
 def _turn(item: pytest.Item) -> int:

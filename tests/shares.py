@@ -1,4 +1,7 @@
-"""Combinations of features of which the suite tries a share, and the nightly tests all others."""
+"""Combinations of features of which the suite tries a share, and the nightly tests all others.
+
+Those take hours, so they come in shares too: for several machines, or several nights.
+"""
 
 from __future__ import annotations
 
@@ -45,3 +48,14 @@ def leave_samples(items: Iterable[pytest.Item]) -> None:
         by_day.sort(key=lambda each: sha256(each.nodeid.encode()).digest())
         for each in by_day[kept:]:
             each.add_marker(pytest.mark.nightly)
+
+
+def share_of(said: str) -> tuple[int, int]:
+    """Of `3/8`: the third share of eight. Raises `ValueError` where there is none such."""
+    share, slash, shares = said.partition("/")
+    if not slash or not (share.isdecimal() and shares.isdecimal()):
+        raise ValueError(f"a share is written as 3/8, not as {said!r}")
+    found = int(share), int(shares)
+    if not 1 <= found[0] <= found[1]:
+        raise ValueError(f"of {found[1]} shares there is none of number {found[0]}")
+    return found

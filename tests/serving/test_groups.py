@@ -21,7 +21,12 @@ from tests.serving.matrix import GRAMMARS, METHODS, SAMPLING, SITUATIONS, Cell, 
 from tests.serving.test_matrix import counts
 
 GROUPS = (1, 2, 3, 4)
-FEATURES = [*itertools.product(METHODS, GRAMMARS, SAMPLING, SITUATIONS)]
+FEATURES = [
+    (method, grammar, sampling, situation)
+    for method, situation, grammar, sampling in itertools.product(
+        METHODS, SITUATIONS, GRAMMARS, SAMPLING
+    )
+]
 CELLS = [Cell(groups, *cell) for groups in GROUPS for cell in FEATURES]
 
 

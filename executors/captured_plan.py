@@ -58,11 +58,11 @@ class CapturedPlan:
             self._where.stay(buffers)
         wrapped: dict[str, Run] = {}
         for segment, run in self.runs.items():
-            run.begin(memory, streams[segment.stream])
+            run.begin(memory, stream := streams[segment.stream])
+            for op in segment.ops if self.pieces else ():
+                memory.contexts[op].pieces = self.pieces[op]
+                self.pieces[op].begin(stream, run.states)
             wrapped |= {op: run.of(op) for op in segment.ops}
-        for op, pieces in self.pieces.items():
-            memory.contexts[op].pieces = pieces
-            pieces.stream = streams[pieces.stream_name]
         return wrapped
 
     def interrupt(self, segment: Segment, steps: Collection[int]) -> None:

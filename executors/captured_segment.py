@@ -94,7 +94,7 @@ class SegmentRun:
             int, int | str
         ] = {}  # hash, latest last -> times, or why it is not captured
         self._memory: Memory | None = None  # of the leg that is on
-        self._states: tuple[object, ...] = ()
+        self.states: tuple[object, ...] = ()  # that it works on in this leg
         # What they do is seen in no value.
         self._only_change = {op for op in segment.ops if graph.only_changes_states(op)}
         self._buffers: list[list[Any]] = []
@@ -143,13 +143,13 @@ class SegmentRun:
         )
         inner = (self._segment.inner & self._on_device) - memory.held
         settled = self._on_device - (inner - memory.kept.keys())
-        same = [id(state) for state in states] == [id(state) for state in self._states]
+        same = [id(state) for state in states] == [id(state) for state in self.states]
         if not same or settled != self._settled:
             while self._known:
                 self._give_up()
             self._seen.clear()
             self._met.clear()
-        self._states, self._settled = states, settled
+        self.states, self._settled = states, settled
         self._kept = {name: memory.kept[name] for name in self._settled & memory.kept.keys()}
         memory.kept_elsewhere.update(self._kept)
         self._phases = math.lcm(*(len(self._cells[name].cells) for name in self._slotted - inner))
@@ -282,7 +282,7 @@ class SegmentRun:
             step % self._phases,
             *[where.signature(datum) for datum in self._inputs],
             *[where.signature(buffer) for buffer in self._buffers_of(step)],
-            *[signature(state, place) for state in self._states],
+            *[signature(state, place) for state in self.states],
         )
 
     def _buffers_of(self, step: int) -> tuple[Any, ...]:
@@ -294,7 +294,7 @@ class SegmentRun:
         None: there is no such step, or it knows its places for ever.
         """
         self._key, buffers = key, self._buffers_of(step)
-        states = tuple(signature(state, place) for state in self._states)
+        states = tuple(signature(state, place) for state in self.states)
         self._shape = alike((*self._inputs, *buffers)), states
         there = self._alike.get(self._shape)
         known = None if there is None else self._known[there]
@@ -324,7 +324,7 @@ class SegmentRun:
         """From the places of a step to those of this one. Raises `CannotMove`."""
         moves = Moves()
         moves.add_all((known.inputs, known.buffers), (self._inputs, buffers))
-        moves.add_all(self._states, self._states)
+        moves.add_all(self.states, self.states)
         for name in self._settled:
             if (datum := known.outputs.get(name)) is not None:
                 slot = step % len(self._cells[name].cells)

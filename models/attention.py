@@ -102,6 +102,7 @@ class AttentionBatch:
             self.cache,
             self.long,
             self.masked,
+            blocks=self.blocks,
         )
         batch._of_rows.update(
             (key, value)

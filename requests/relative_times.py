@@ -73,10 +73,11 @@ class RelativeTimes:
 
         Raises `ValueError` if that is not above 0.
         """
+        logarithm = log(us)
         place = self._place.get(kind)
         if place is None:
             place = self._place[kind] = len(self._mean)
-            self._mean.append(log(us) - self._mean[0])
+            self._mean.append(logarithm - self._mean[0])
             for row in self._shared:
                 row.append(0.0)
             self._shared.append([0.0] * place + [UNKNOWN])
@@ -85,7 +86,7 @@ class RelativeTimes:
         seen = [row[0] + row[place] for row in self._shared]
         variance = seen[0] + seen[place] + self._noise
         most = STRAY * variance**0.5
-        off = max(-most, min(most, log(us) - self._mean[0] - self._mean[place]))
+        off = max(-most, min(most, logarithm - self._mean[0] - self._mean[place]))
         for one, share in enumerate(seen):
             self._mean[one] += share / variance * off
             row = self._shared[one]

@@ -31,26 +31,48 @@ WANDERS = 0.001**2
 """How far one number of drafts does against the others."""
 
 
+REMEMBERED = 8192
+"""Windows of one number of drafts after which those before count half as much: texts may become
+longer or shorter, and so may the share of windows that their ends waste."""
+
+
 class WindowGains:
     """Fed by the thread that settles windows; any may read."""
 
     def __init__(self) -> None:
         self._counted: dict[int, tuple[int, int]] = {}  # windows and tokens that are not noted yet
+        # By drafts: windows, and those of them that came to nothing. They come all at once where
+        # texts end together, so they are no part of the means, which would be far off then.
+        self._windows: dict[int, tuple[float, float]] = {}
         self._noted, self._number = RelativeTimes(NOISE, DRIFT, WANDERS), 0
         self._now: Mapping[int, float] = {}
         self._unsure: Mapping[int, Mapping[int, float]] = {}
 
     def note(self, drafts: int, tokens: int) -> None:
         """A window of so many drafts came to so many tokens; none, if its text had ended."""
+        every, wasted = self._windows.get(drafts, (0.0, 0.0))
+        every, wasted = every + 1, wasted + (not tokens)
+        if every > REMEMBERED:
+            every, wasted = every / 2, wasted / 2
+        self._windows[drafts] = every, wasted
+        if not tokens:
+            return
         windows, before = self._counted.get(drafts, (0, 0))
         windows, tokens = windows + 1, before + tokens
-        if windows >= TOGETHER and tokens:
+        if windows >= TOGETHER:
             self._noted.note(drafts, tokens / windows)
             self._number += 1
             if drafts not in self._now or self._number % TOLD == 0:
-                self._now, self._unsure = self._noted.now(), self._noted.unsure()
+                self._tell()
             windows = tokens = 0
         self._counted[drafts] = windows, tokens
+
+    def _tell(self) -> None:
+        self._unsure = self._noted.unsure()
+        self._now = {
+            drafts: tokens * (1 - self._windows[drafts][1] / self._windows[drafts][0])
+            for drafts, tokens in self._noted.now().items()
+        }
 
     def now(self) -> Mapping[int, float]:
         """Tokens of a window, by its drafts, where enough came up; as if all had just now."""

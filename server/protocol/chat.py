@@ -10,7 +10,7 @@ from ...configs.contents import Content, Text, UserContent
 from ...requests.keys import Listed
 from ...requests.limits import MAX_LOGPROBS
 from .base import Body
-from .sampling import REFUSED, Generating, ShortText
+from .sampling import MEDIA, REFUSED, Generating, ShortText
 
 MAX_MESSAGES = 1024
 MAX_TOOLS = 128
@@ -61,7 +61,7 @@ class AssistantMessage(Body):
     REFUSED: ClassVar = {
         "function_call": ("use tool_calls", ()),
         "refusal": ("write it as content", ()),
-        "audio": ("messages are of text, and of images where the model reads them", ()),
+        "audio": (MEDIA, ()),
         "annotations": ("the model is not told of them", ([],)),
         "reasoning": ("use reasoning_content", ()),
     }
@@ -194,7 +194,7 @@ class ChatRequest(Generating):
         "functions": ("use tools", ([],)),
         "function_call": ("use tool_choice", ("none",)),
         "modalities": ("answers are text", (["text"],)),
-        "audio": ("messages are of text, and of images where the model reads them", ()),
+        "audio": (MEDIA, ()),
         "prediction": ("drafts come from the pipeline's drafter; see draft_tokens", ()),
         "web_search_options": ("the service reaches no other", ()),
         "reasoning_effort": ("the model's template decides how it reasons", ()),

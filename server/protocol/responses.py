@@ -22,7 +22,7 @@ from .chat import (
     NamedFunction,
     TextFormat,
 )
-from .sampling import DEFAULTS, REFUSED, Drawn, ShortText
+from .sampling import DEFAULTS, MEDIA, REFUSED, Drawn, ShortText
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -262,7 +262,7 @@ class ResponsesRequest(_ResponseSampling):
         "prompt_cache_key": ("the prefix cache finds equal beginnings by itself", ()),
         "prompt_cache_options": ("the prefix cache finds equal beginnings by itself", ()),
         "prompt_cache_retention": ("the prefix cache finds equal beginnings by itself", ()),
-        "image": ("messages are of text, and of images where the model reads them", ()),
+        "image": (MEDIA, ()),
         "access_programs": ("there are none", ()),
     }
 

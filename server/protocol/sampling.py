@@ -20,6 +20,7 @@ from ..errors import ApiError, param_of
 from .base import Body, Refused
 
 _UNCONSTRAINED = "use structured_outputs: "
+MEDIA = "messages are of text, and of images where the model reads them"
 _NO_EFFECT = "the service keeps nothing of a request; leave it out"
 
 REFUSED: Refused = {
@@ -56,7 +57,7 @@ REFUSED: Refused = {
         ([],),
     ),
     "vllm_xargs": ("use node_settings", ({},)),
-    "mm_processor_kwargs": ("messages are of text, and of images where the model reads them", ()),
+    "mm_processor_kwargs": (MEDIA, ()),
     "cache_salt": ("each API key has a part of the prefix cache of its own", ()),
 }
 

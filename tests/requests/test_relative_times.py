@@ -17,6 +17,19 @@ def test_nothing_is_known_at_first_and_a_single_time_is_taken_as_it_is() -> None
     assert times.now() == {3: pytest.approx(250.0)}
 
 
+def test_a_time_that_is_none_is_refused_and_changes_nothing() -> None:
+    times = RelativeTimes()
+    times.note(1, 100.0)
+    for kind in (1, 2):
+        with pytest.raises(ValueError, match="math domain"):
+            times.note(kind, 0.0)
+    times.note(3, 300.0)
+    times.note(2, 200.0)
+    now = times.now()
+    assert sorted(now) == [1, 2, 3]
+    assert now[1] < now[2] < now[3]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_kinds_that_were_measured_far_apart_are_compared_as_if_in_turns(seed: int) -> None:
     """The medians of both say that the second takes longer: the machine was slow meanwhile."""

@@ -104,6 +104,31 @@ def test_further_modules_draft_other_tokens_than_one_repeated() -> None:
     assert len(first) == 1, "the first draft is of the first module"
 
 
+def test_a_long_prompt_beside_short_ones_is_read_by_every_module() -> None:
+    """Rows of a pass gather as many keys as they reach: the next module's, too."""
+    lengths = (70, 3, 5, 4)
+
+    def served(config: TinyConfig) -> list[list[int]]:
+        requests = [
+            tiny_request(
+                uid,
+                [3 + (7 * uid + 11 * place) % 300 for place in range(length)],
+                SamplingParams(max_tokens=9),
+                context=128,
+            )
+            for uid, length in enumerate(lengths)
+        ]
+        engine = tiny_engine(replace(config, token_budget=96, context=128))
+        table = engine.new_table()
+        for request in requests:
+            table.submit(fitted(engine, request))
+        engine.run(table)
+        assert [request.error for request in requests] == [None] * len(requests)
+        return [list(request.output_ids) for request in requests]
+
+    assert served(replace(BASE, modules=3)) == served(TinyConfig())
+
+
 def test_a_tree_of_several_modules_keeps_more_than_its_likeliest_chain() -> None:
     listed = TREES["listed"]["tree"]
     chain = [node for node in listed if not any(node)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +128,28 @@ def test_attention_is_replayed_too_where_layouts_of_rows_come_up_often(
     assert anew[-1] == 0
     assert llm.engine.captures is not None
     assert llm.engine.captures.pieces["forward.device"].replayed > 0
+
+
+def test_a_cache_that_is_made_anew_takes_what_was_recorded_on_the_old_one_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "USUAL", 0)
+    llm = LLM(pipeline="async", overrides={"scheduler.prefix_cache": "false"})
+    prompts = [{"prompt": TEXT[:48], "max_tokens": 12}, {"prompt": TEXT[:60], "max_tokens": 3}]
+
+    def served() -> list[tuple[int, ...]]:
+        return [each.token_ids for each in llm.generate(prompts)]
+
+    expected = served()
+    kept = llm.engine.captures
+    assert kept is not None
+    captured = kept.pieces["forward.device"].captured
+    assert captured > 0
+    assert served() == expected
+    assert kept.pieces["forward.device"].captured == captured, "it is known"
+    old = [weakref.ref(state) for state in llm.engine._states.values()]
+    llm.engine.reset()
+    assert served() == expected
+    assert kept.pieces["forward.device"].captured > captured, "anew"
+    gc.collect()
+    assert [each() for each in old] == [None] * len(old)

@@ -177,6 +177,7 @@ MORE_SITUATIONS: dict[str, TinyConfig] = {
     **SITUATIONS,
     "cheaper": TinyConfig(swap=16),  # who gives way keeps blocks if copies cost less than tokens
     "forks": TinyConfig(fork=True),  # the requests are completions of one prompt
+    "long prompt": TinyConfig(token_budget=120),  # of more keys than one tile, beside short ones
 }
 SHORT_OF_BLOCKS = ("preemption", "swap", "cheaper")
 CHEAPER = Cheaper(block_us=1, token_us=1, start_us=2)
@@ -294,6 +295,8 @@ def prompts(situation: str) -> list[tuple[int, ...]]:
     found = [tuple(draw.randrange(3, VOCAB) for _ in range(length)) for length in (11, 3, 18, 7)]
     if situation == "forks":
         return found[:1] * 4
+    if situation == "long prompt":
+        found[0] = tuple(draw.randrange(3, VOCAB) for _ in range(70))
     return [shared + tail for tail in found] if situation == "prefix cache" else found
 
 

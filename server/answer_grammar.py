@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..models.call_format import CallFormat
-from .errors import ApiError
+from .errors import ApiError, invalid_grammar
 from .protocol.chat import (
     ChatRequest,
     Function,
@@ -14,13 +18,39 @@ from .protocol.chat import (
     NamedTool,
     Tool,
 )
-from .tools import structural_tag
+from .tools import function_at, structural_tag
 
 _ANY_OBJECT = {"type": "object"}
 
 
-def grammar_of(asked: ChatRequest, calls: CallFormat | None) -> dict[str, Any]:
-    """The parameter `structured_outputs`, where `response_format` or tools ask for one.
+@dataclass(frozen=True)
+class AnswerForm:
+    """The grammar that an answer follows, and by which key the request asks for it."""
+
+    key: str = "structured_outputs"
+    grammar: Mapping[str, Any] | None = None  # made of what the request has; None: its own, if any
+    calls: CallFormat | None = None  # that the grammar is of
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """What it adds to the parameters."""
+        return {} if self.grammar is None else {"structured_outputs": self.grammar}
+
+    def refused(self, message: str) -> ApiError:
+        """The grammar cannot be followed, for this reason: of tools, with the one that it is of."""
+        found = _WITHIN.match(message)
+        if found is not None and self.calls is not None and self.grammar is not None:
+            name = function_at(found[1], self.grammar["structural_tag"], self.calls)
+            if name is not None:
+                message = f"the parameters of {name!r}: {message[found.end() :]}"
+        return invalid_grammar(message, self.key)
+
+
+_WITHIN = re.compile(r"structural_tag: in (#/\S*/json_schema): json: ")
+
+
+def form_of(asked: ChatRequest, calls: CallFormat | None) -> AnswerForm:
+    """The form that `response_format`, tools or `structured_outputs` ask for.
 
     `calls`: how the model writes calls, where it may make any. Raises `ApiError` for tools that
     contradict each other, and for `structured_outputs` beside another form of the answer.
@@ -38,18 +68,17 @@ def grammar_of(asked: ChatRequest, calls: CallFormat | None) -> dict[str, Any]:
             said = f"{name} and structured_outputs ask for different forms of the answer: give one"
             raise ApiError(400, said, param=name)
     if calls is not None:
-        return {"structured_outputs": {"structural_tag": _calling(asked, calls, schema)}}
+        tag = {"structural_tag": _calling(asked, calls, schema)}
+        return AnswerForm("tools", tag, calls)
     if schema is None:
-        return {}
+        return AnswerForm()
     form = {"json_object": True} if schema is _ANY_OBJECT else {"json": schema}
-    return {"structured_outputs": form}
+    return AnswerForm("response_format", form)
 
 
-def form_key(asked: ChatRequest, calls: CallFormat | None) -> str:
-    """The key of the request that asks for the grammar of `grammar_of`. Raises nothing."""
-    if asked.says("structured_outputs"):
-        return "structured_outputs"
-    return "response_format" if calls is None else "tools"
+def must_call(asked: ChatRequest) -> bool:
+    """Whether its answer is a call, or several, and nothing else."""
+    return asked.tool_choice == "required" or isinstance(asked.tool_choice, NamedTool)
 
 
 def _calling(asked: ChatRequest, calls: CallFormat, schema: Any) -> dict[str, Any]:
@@ -60,7 +89,7 @@ def _calling(asked: ChatRequest, calls: CallFormat, schema: Any) -> dict[str, An
     return structural_tag(
         calls,
         [(each.name, each.parameters) for each in _chosen(asked.tools or (), choice)],
-        forced=choice == "required" or isinstance(choice, NamedTool),
+        forced=must_call(asked),
         several=asked.parallel_tool_calls is not False and not isinstance(choice, NamedTool),
         schema=schema,
     )
@@ -69,6 +98,11 @@ def _calling(asked: ChatRequest, calls: CallFormat, schema: Any) -> dict[str, An
 def _chosen(tools: tuple[Tool, ...], choice: object) -> list[Function]:
     """The functions that may be called. Raises `ApiError` for one that was not offered."""
     functions = {each.function.name: each.function for each in tools}
+    for each in functions.values():
+        types = (each.parameters or {}).get("type", "object")
+        if types != "object" and not (isinstance(types, list) and "object" in types):
+            said = f"arguments are an object, but the type is {json.dumps(types)[:60]}"
+            raise ApiError(400, f"the parameters of {each.name!r}: {said}", param="tools")
     if len(functions) < len(tools):
         raise ApiError(400, "two tools have the same name", param="tools")
     if not isinstance(choice, NamedTool):

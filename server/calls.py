@@ -15,7 +15,7 @@ from ..requests.request import RequestError, RequestOutput, SamplingParams
 from ..serving.engine import EngineError
 from ..serving.prompts import Prompt
 from ..structured.grammar import GrammarError
-from .errors import ApiError, param_of
+from .errors import ApiError, Refused, invalid_grammar, param_of
 from .observers import Exchange, Observer, Served, tell
 from .protocol.sampling import PARAMETERS
 from .settings import Limits
@@ -34,8 +34,10 @@ async def submitted(
     params: SamplingParams,
     exchange: Exchange,
     limits: Limits,
+    refused: Refused = invalid_grammar,
 ) -> list[Stream]:
-    """All prompts of a call, taken in; or none of them, and `ApiError` says why.
+    """All prompts of a call, taken in; or none of them, and `ApiError` says why: of a grammar that
+    cannot be followed what `refused` says.
 
     Each API key has a part of the prefix cache of its own: nobody can tell from an answer what
     others have asked.
@@ -53,12 +55,15 @@ async def submitted(
         for stream in streams:
             stream.cancel()
         if isinstance(error, StepweaveError | GrammarError):
-            raise refusal(error, limits) from error
+            found = refusal(error, limits, refused)
+            if len(prompts) > 1 and found.param == "prompt":
+                found.message = f"prompt {len(streams) + 1} of {len(prompts)}: {found.message}"
+            raise found from error
         raise
     return streams
 
 
-def refusal(error: Exception, limits: Limits) -> ApiError:
+def refusal(error: Exception, limits: Limits, refused: Refused) -> ApiError:
     """What a client is told of a prompt that the engine did not take in."""
     message, code = f"{error}", getattr(error, "code", None)
     if code == "SW-QUEUE-FULL":
@@ -68,7 +73,7 @@ def refusal(error: Exception, limits: Limits) -> ApiError:
         return unavailable(message)
     if isinstance(error, RequestError | ConfigError | GrammarError):
         if isinstance(error, GrammarError):
-            return invalid_grammar(message)
+            return refused(message)
         if code == "SW-LENGTH":
             return ApiError(400, message, param="prompt", code="context_length_exceeded")
         return ApiError(400, message, param=param_of(message, ("prompt", *PARAMETERS)))
@@ -78,11 +83,6 @@ def refusal(error: Exception, limits: Limits) -> ApiError:
 def unavailable(message: str) -> ApiError:
     """This service takes nothing in; another may, or this one later."""
     return ApiError(503, message, code="unavailable", headers={"retry-after": "5"})
-
-
-def invalid_grammar(message: str, key: str = "structured_outputs") -> ApiError:
-    """The grammar that a request asks for, by that key, cannot be followed."""
-    return ApiError(400, message, code="invalid_grammar", param=key)
 
 
 class Call:
@@ -95,9 +95,11 @@ class Call:
         usage: Usage,
         observers: Sequence[Observer],
         reasoning: ReasoningTokens | None = None,
+        refused: Refused = invalid_grammar,
     ) -> None:
+        """`refused`: what is told of a grammar that turns out to be none."""
         self.served = served
-        self.form_key = "structured_outputs"  # of the request: what asks for a form of the answer
+        self._refused = refused
         self.usage = usage
         self.outputs: dict[int, RequestOutput] = {}
         self._streams = streams
@@ -169,5 +171,5 @@ class Call:
         blame = self._streams[choice // self._n].blame
         message = output.error or "the request has failed"
         if blame == "grammar":
-            return invalid_grammar(message, self.form_key)
+            return self._refused(message)
         return ApiError(500, message, code="engine_failed" if blame == "engine" else None)

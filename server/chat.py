@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter
@@ -13,7 +14,7 @@ from starlette.responses import Response
 
 from ..models.call_format import CallFormat
 from ..requests.params import SamplingParams
-from .answer_grammar import form_key, grammar_of
+from .answer_grammar import form_of, must_call
 from .body import read
 from .calls import Call
 from .chat_form import ChatForm
@@ -67,30 +68,38 @@ class Begun:
 
 
 async def begin(
-    engine: OpenEngine, exchange: Exchange, endpoint: Endpoint, asked: ChatRequest
+    engine: OpenEngine,
+    exchange: Exchange,
+    endpoint: Endpoint,
+    asked: ChatRequest,
+    keys: Mapping[str, str] = MappingProxyType({}),
 ) -> Begun:
-    """Hand a conversation in. Raises `ApiError` for what cannot be served."""
+    """Hand a conversation in. Raises `ApiError` for what cannot be served.
+
+    `keys`: what its keys are called in the request that it was made of.
+    """
     engine.model_named(asked.model)
     prompt = await engine.conversations.encode(asked.messages, asked.tools or ())
     calls = await engine.conversations.call_format() if _may_call(asked) else None
     defaults = engine.settings.sampling
     room = engine.room(len(prompt.ids))
     most = min(defaults.get("max_tokens", room), room)
-    own = _length(asked, most) | grammar_of(asked, calls)
+    form = form_of(asked, calls)
+    form = replace(form, key=keys.get(form.key, form.key))
+    own = {**_length(asked, most), **form.params}
     own["logprobs"] = (asked.top_logprobs or 0) if asked.logprobs else None
     params = asked.sampling(defaults, **own)
     if params.logprobs is not None:
         await asyncio.to_thread(lambda: engine.texts.spelled)
     end = engine.reasoning_end if params.reasoning is not False else None
-    key = form_key(asked, calls)
     try:
-        call = await engine.call(exchange, endpoint, asked, [prompt], params, reasons=bool(end))
+        call = await engine.call(
+            exchange, endpoint, asked, [prompt], params, reasons=bool(end), refused=form.refused
+        )
     except ApiError as error:
-        if error.code == "invalid_grammar":
-            error.param = key
+        error.param = "messages" if error.param == "prompt" else error.param
         raise
-    call.form_key = key
-    return Begun(call, params, _sections(end, calls))
+    return Begun(call, params, _sections(end, calls, forced=must_call(asked)))
 
 
 def _may_call(asked: ChatRequest) -> bool:
@@ -106,13 +115,15 @@ def _length(asked: ChatRequest, most: int) -> dict[str, Any]:
     return {"max_tokens": named or older or most}
 
 
-def _sections(end: str | None, calls: CallFormat | None) -> Callable[[], Section] | None:
+def _sections(
+    end: str | None, calls: CallFormat | None, *, forced: bool
+) -> Callable[[], Section] | None:
     """What takes outputs apart; None: they are one text. `end` is that of their reasoning."""
     if calls is None and end is None:
         return None
 
     def begin() -> Section:
-        text: Section = Content() if calls is None else Calls(calls)
+        text: Section = Content() if calls is None else Calls(calls, forced=forced)
         if end is None:
             return text
         opening = end.replace("</", "<", 1) if end.startswith("</") else None

@@ -62,12 +62,12 @@ class ChatForm(ChunkForm):
         return b"".join(out)
 
     def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
-        message = self._message(output.text)
+        message, called = self._message(output.text)
         found: dict[str, Any] = {
             "index": index,
             "message": message,
             "logprobs": None,
-            "finish_reason": self._finish(output, called="tool_calls" in message),
+            "finish_reason": self._finish(output, called=called),
         }
         if self.shape.logprobs is not None:
             told = self._texts.for_chat(output.logprobs or (), self.shape.logprobs)
@@ -102,19 +102,22 @@ class ChatForm(ChunkForm):
         if increment.output is not None:
             pieces += section.finish()
         for piece in self._wanted(pieces):
-            self._called[choice] |= piece.kind == "name"
+            self._called[choice] = piece.last
             yield b'"delta":' + json.dumps(_delta(piece), separators=(",", ":")).encode("ascii")
 
     def _wanted(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         return (each for each in pieces if self._reasoning or each.kind != "reasoning")
 
-    def _message(self, text: str) -> dict[str, Any]:
+    def _message(self, text: str) -> tuple[dict[str, Any], bool]:
+        """The message, and whether it ends with a call that is whole."""
         if self._sections is None:
-            return {"role": "assistant", "content": text, "refusal": None}
+            return {"role": "assistant", "content": text, "refusal": None}, False
         section = self._sections()
         said: dict[str, str] = {}
         calls: list[dict[str, Any]] = []
+        called = False
         for piece in self._wanted([*section.push(text), *section.finish()]):
+            called = piece.last
             if piece.kind == "name":
                 calls.append(_call(piece.text))
             elif piece.kind == "arguments":
@@ -125,7 +128,7 @@ class ChatForm(ChunkForm):
         message = {"role": "assistant", "content": said.get("content", empty), "refusal": None}
         if "reasoning" in said:
             message["reasoning_content"] = said["reasoning"]
-        return {**message, "tool_calls": calls} if calls else message
+        return {**message, "tool_calls": calls} if calls else message, called
 
     def _logprobs(self, increment: Increment) -> bytes:
         if self.shape.logprobs is None or increment.logprobs is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from starlette.responses import Response
 
@@ -58,6 +58,15 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         return Response(self.body(), self.status, self.headers, "application/json")
+
+
+def invalid_grammar(message: str, key: str = "structured_outputs") -> ApiError:
+    """The grammar that a request asks for, by that key, cannot be followed."""
+    return ApiError(400, message, code="invalid_grammar", param=key)
+
+
+Refused = Callable[[str], ApiError]
+"""What is told of a grammar that cannot be followed, for this reason."""
 
 
 def param_of(message: str, keys: Collection[str]) -> str | None:

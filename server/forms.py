@@ -16,7 +16,7 @@ from ..requests.increment import Increment
 from ..requests.request import RequestOutput
 from .errors import ApiError
 from .sse import DONE, Chunks, error_event, quoted, usage_chunk
-from .token_texts import TokenTexts
+from .token_texts import Offsets, TokenTexts
 from .usage import Usage
 
 
@@ -116,7 +116,7 @@ class CompletionForm(ChunkForm):
 
     def __init__(self, shape: Shape, choices: int, usage: Usage, texts: TokenTexts) -> None:
         super().__init__(shape, choices, usage, texts)
-        self._offsets = [0] * choices  # characters of each choice that logprobs were told of
+        self._offsets = [Offsets() for _ in range(choices)]  # of what logprobs were told of
 
     def events(self, choice: int, increment: Increment) -> bytes:
         chunks, out = self._chunks[choice], b""
@@ -145,7 +145,7 @@ class CompletionForm(ChunkForm):
             "finish_reason": output.finish_reason,
         }
         if self.shape.logprobs is not None:
-            told = self._texts.for_completion(output.logprobs or (), self.shape.logprobs, 0)
+            told = self._texts.for_completion(output.logprobs or (), self.shape.logprobs, Offsets())
             found["logprobs"] = json.loads(told)
         if self.shape.token_ids:
             found["token_ids"] = output.token_ids
@@ -154,6 +154,5 @@ class CompletionForm(ChunkForm):
     def _logprobs(self, choice: int, increment: Increment) -> bytes:
         if self.shape.logprobs is None or increment.logprobs is None:
             return b"null"
-        offset = self._offsets[choice]
-        self._offsets[choice] += self._texts.length(increment.token_ids)
-        return self._texts.for_completion(increment.logprobs, self.shape.logprobs, offset)
+        offsets = self._offsets[choice]
+        return self._texts.for_completion(increment.logprobs, self.shape.logprobs, offsets)

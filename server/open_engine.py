@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .answers import StreamedAnswer, WholeAnswer
 from .calls import Call, submitted, unavailable
 from .conversations import Conversations
-from .errors import ApiError
+from .errors import ApiError, Refused, invalid_grammar
 from .forms import Form, Shape
 from .observers import Exchange, Observer, Served
 from .settings import Settings
@@ -110,16 +110,20 @@ class OpenEngine:
         params: SamplingParams,
         *,
         reasons: bool = False,
+        refused: Refused = invalid_grammar,
     ) -> Call:
         """Hand the prompts in. Raises `ApiError` where one of them cannot be served.
 
-        `reasons`: an output begins with a section of reasoning.
+        `reasons`: an output begins with a section of reasoning. `refused`: what is told of a
+        grammar that cannot be followed.
         """
         self.check_open()
         model = self.model_named(asked.model)
         if model in self.adapters:
             params = replace(params, adapter=model)
-        streams = await submitted(self.front, prompts, params, exchange, self.settings.limits)
+        streams = await submitted(
+            self.front, prompts, params, exchange, self.settings.limits, refused
+        )
         tokens = sum(each.prompt_tokens for each in streams)
         served = Served(
             id=exchange.id,
@@ -135,7 +139,7 @@ class OpenEngine:
         reasoning = None
         if reasons and self.reasoning_end is not None:
             reasoning = ReasoningTokens(self._marker, served.choices)
-        return Call(streams, served, Usage(tokens), self.observers, reasoning)
+        return Call(streams, served, Usage(tokens), self.observers, reasoning, refused)
 
     def answer(
         self, asked: Drawn, call: Call, form: Form, exchange: Exchange

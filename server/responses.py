@@ -33,11 +33,10 @@ def responses_router(engine: OpenEngine) -> APIRouter:
             if asked.logprobs_of is not None and engine.reasoning_end is not None:
                 said = "log-probabilities beside a section of reasoning are not told here"
                 raise ApiError(400, said, param="include", code="unsupported_parameter")
-            begun = await begin(engine, exchange, "responses", as_chat(asked))
+            begun = await begin(engine, exchange, "responses", as_chat(asked), PARAMS)
         except ApiError as error:
             error.param = PARAMS.get(error.param or "", error.param)
             raise
-        begun.call.form_key = PARAMS.get(begun.call.form_key, begun.call.form_key)
         about = _about(asked, begun.params) | {
             "id": f"resp_{exchange.id}",
             "model": engine.model_named(asked.model),

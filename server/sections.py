@@ -16,12 +16,13 @@ class Piece:
     """Part of a section. `call`: which of the answer's calls it belongs to, counted from 0.
 
     `name`: the text is the name of a function, which is called. `arguments`: it is a part of the
-    call's arguments, which are JSON.
+    call's arguments, which are JSON; with the `last` one they are whole.
     """
 
     kind: Literal["reasoning", "content", "name", "arguments"]
     text: str
     call: int = 0
+    last: bool = False
 
 
 class Section(Protocol):

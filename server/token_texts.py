@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -39,6 +40,16 @@ class TokenTexts:
         """Its bytes; none for an id that the tokenizer does not know."""
         return self.spelled[token] if token < len(self.spelled) else b""
 
+    @cached_property
+    def _control(self) -> frozenset[int]:
+        """Tokens that texts never have."""
+        added = self._tokenizer.added_tokens_decoder.items()
+        return frozenset(index for index, token in added if token.special)
+
+    def writes(self, token: int) -> bytes:
+        """What it adds to a text: its bytes, but for control tokens."""
+        return b"" if token in self._control else self.spells(token)
+
     def name(self, token: int) -> str:
         """Its text, or `bytes:\\xe2\\x82` for a part of a character: names must not coincide."""
         spelled = self.spells(token)
@@ -61,28 +72,19 @@ class TokenTexts:
             for each in found
         ]
 
-    def for_completion(self, found: Sequence[TokenLogprob], top: int, offset: int) -> bytes:
-        """`logprobs` of a choice of /v1/completions; its tokens begin at character `offset`."""
-        names = [self.name(each.token) for each in found]
-        offsets: list[int] = []
-        for each in found:
-            offsets.append(offset)
-            offset += len(self.spells(each.token).decode(errors="ignore"))
+    def for_completion(self, found: Sequence[TokenLogprob], top: int, offsets: Offsets) -> bytes:
+        """`logprobs` of a choice of /v1/completions, of the tokens that follow those before."""
         return json.dumps(
             {
-                "tokens": names,
+                "tokens": [self.name(each.token) for each in found],
                 "token_logprobs": [_finite(each.logprob) for each in found],
                 "top_logprobs": [
                     {self.name(token): _finite(value) for token, value in each.top[:top]}
                     for each in found
                 ],
-                "text_offset": offsets,
+                "text_offset": [offsets.next(self.writes(each.token)) for each in found],
             }
         ).encode()
-
-    def length(self, tokens: Iterable[int]) -> int:
-        """Characters that these tokens spell, as `text_offset` counts them."""
-        return sum(len(self.spells(token).decode(errors="ignore")) for token in tokens)
 
     def _chat_token(self, token: int, logprob: float) -> dict[str, object]:
         spelled = self.spells(token)
@@ -91,6 +93,23 @@ class TokenTexts:
             "logprob": _finite(logprob),
             "bytes": list(spelled),
         }
+
+
+class Offsets:
+    """At which character of a text each of its tokens begins.
+
+    A token that begins within a character counts from where that character does.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._characters = 0
+
+    def next(self, written: bytes) -> int:
+        """Where the next token begins, which writes these bytes."""
+        found = self._characters
+        self._characters += len(self._decoder.decode(written))
+        return found
 
 
 def _finite(logprob: float) -> float:

@@ -55,23 +55,39 @@ def structural_tag(
 
 
 def _call(form: CallFormat, name: str, schema: dict[str, Any] | None) -> dict[str, Any]:
+    """Arguments are an object, whatever else the schema allows: the form has no way to write others
+    that a client could read."""
     named = {"type": "const_string", "value": name + form.between}
-    arguments = {
-        "type": "json_schema",
-        "json_schema": _NO_ARGUMENTS if schema is None else schema,
-    }
+    written = _NO_ARGUMENTS if schema is None else {**schema, "type": "object"}
+    arguments = {"type": "json_schema", "json_schema": written}
     return {"type": "sequence", "elements": [named, arguments]}
+
+
+def function_at(pointer: str, tag: Any, form: CallFormat) -> str | None:
+    """The function whose arguments have the schema at `#/…/json_schema` of a `structural_tag`.
+
+    None where that is the schema of something else. Raises nothing of its own.
+    """
+    node = tag
+    try:
+        for step in pointer.split("/")[1:-3]:
+            node = node[int(step) if isinstance(node, list) else step]
+        value = node["elements"][0]["value"]
+    except (LookupError, TypeError, ValueError):
+        return None
+    return value.removesuffix(form.between) if isinstance(value, str) else None
 
 
 class Calls:
     """A section of text and then calls, in the form that the grammar holds them to.
 
     White space before the first call belongs to neither. An output that was cut short gives what
-    there is of its last call.
+    there is of its last call. `forced`: it has calls only, so that no text is to be shown where it
+    was cut before the first.
     """
 
-    def __init__(self, form: CallFormat) -> None:
-        self._form = form
+    def __init__(self, form: CallFormat, *, forced: bool = False) -> None:
+        self._form, self._forced = form, forced
         self._held = ""
         self._count = 0  # calls that have begun
         self._arguments: _JsonEnd | None = None  # of the call that is under way
@@ -85,7 +101,7 @@ class Calls:
             pass
 
     def finish(self) -> Iterator[Piece]:
-        if not self._inside and self._held:
+        if not self._inside and self._held and not self._forced:
             yield Piece("content", self._held)
         self._held = ""
 
@@ -109,7 +125,7 @@ class Calls:
             taken = self._arguments.take(self._held)
             part, self._held = self._held[:taken], self._held[taken:]
             if part:
-                yield Piece("arguments", part, self._count - 1)
+                yield Piece("arguments", part, self._count - 1, last=self._arguments.ended)
             if self._arguments.ended:
                 self._arguments = None
                 return True

@@ -29,7 +29,7 @@ BACKENDS: Mapping[str, type[Backend]] = {
 }
 
 ADVICE: Final[dict[Cause, str]] = {
-    "unenforced": "`nodes.bitmask.strict: false` goes on without it, with a warning",
+    "unenforced": "`nodes.bitmask.strict: false` in the pipeline goes on without, with a warning",
     "limit": "`nodes.bitmask.compile_limit_s` is the limit on its time",
 }
 """What a pipeline can do about a refusal, by what it comes from."""

@@ -214,12 +214,13 @@ class Intake:
 
     def _check_tokens(self, what: str, ids: Sequence[int]) -> None:
         vocab = self._engine.model.vocab_size
-        for token in ids:
-            if not 0 <= token < vocab:
-                raise RequestError(
-                    f"{what}: token id {token} is outside the model's vocabulary of {vocab}",
-                    code="SW-TOKEN",
-                )
+        if not ids or 0 <= min(ids) <= max(ids) < vocab:  # in no time for a million of them
+            return
+        token = next(each for each in ids if not 0 <= each < vocab)
+        raise RequestError(
+            f"{what}: token id {token} is outside the model's vocabulary of {vocab}",
+            code="SW-TOKEN",
+        )
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Each word as it is written at the start of a text and after a space."""

@@ -36,12 +36,13 @@ def _prompt(given: Any, which: str) -> Prompt:
             raise ValueError(f"{which}is longer than {MAX_TEXT} characters")
         return given
     if not _are_ids(given):
-        raise ValueError(f"{which}must be a text or a list of token ids")
+        empty = ", not an empty list" if given == [] else ""
+        raise ValueError(f"{which}must be a text or a list of token ids{empty}")
     return tuple(given)
 
 
 def _are_ids(given: Any) -> bool:
-    return isinstance(given, list) and bool(given) and all(type(each) is int for each in given)
+    return isinstance(given, list) and set(map(type, given)) == {int}
 
 
 _FORMS: Any = [

@@ -155,6 +155,41 @@ def test_logprobs_are_those_of_generate_in_both_forms(service: Running, llm: LLM
     assert joined == told
 
 
+def test_tokens_of_a_text_are_told_where_they_begin_in_it(service: Running) -> None:
+    """Characters of several tokens, and tokens that the text does not have."""
+    asks = {"temperature": 0, "max_tokens": 24, "logprobs": 0}
+    forms: list[dict[str, Any]] = [
+        {"structured_outputs": {"regex": "é{3}ab😄x"}},
+        {"structured_outputs": {"regex": "é{2}x"}, "ignore_eos": True},
+    ]
+    for form in forms:
+        body = {"prompt": "emoji", **asks, **form}
+        whole = post(service, "/v1/completions", **body)["choices"][0]
+        told = whole["logprobs"]
+        assert set(told["text_offset"]) >= {0, 1, 2}
+        for name, offset in zip(told["tokens"], told["text_offset"], strict=True):
+            rest = whole["text"][offset:]
+            assert rest.startswith(name) or name.startswith(("bytes:", "<|")), (name, offset)
+            assert offset == len(whole["text"]) or not name.startswith("<|")
+        streamed = [
+            offset
+            for chunk in events(service, "/v1/completions", **body)
+            for choice in chunk["choices"]
+            for offset in (choice["logprobs"] or {"text_offset": []})["text_offset"]
+        ]
+        assert streamed == told["text_offset"]
+
+
+def test_a_prompt_among_several_that_is_too_long_is_named(service: Running) -> None:
+    with service.client() as client:
+        answer = client.post("/v1/completions", json={"prompt": ["a", "b " * 9000, "c"]})
+        chat = [{"role": "user", "content": "b " * 9000}]
+        other = client.post("/v1/chat/completions", json={"messages": chat})
+    assert answer.json()["error"]["message"].startswith("prompt 2 of 3: ")
+    assert answer.json()["error"]["param"] == "prompt"
+    assert other.json()["error"]["param"] == "messages"
+
+
 def test_a_stream_tells_its_usage_at_the_end_or_with_each_chunk(service: Running) -> None:
     options = {"include_usage": True}
     chunks = events(service, "/v1/completions", prompt=STORY, stream_options=options, **GREEDY)

@@ -331,10 +331,73 @@ def test_an_output_cut_within_a_call_says_so(service: Running) -> None:
     assert json.dumps(MAX).startswith(call["function"]["arguments"])
 
 
+def now_with(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "now", "parameters": parameters}}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"anyOf": [{"type": "object"}, {"type": "null"}], "additionalProperties": False},
+        {"type": ["object", "string"], "maxProperties": 0},
+    ],
+    ids=["any", "or null", "or a text"],
+)
+def test_arguments_are_an_object_whatever_else_the_schema_allows(
+    service: Running, parameters: dict[str, Any]
+) -> None:
+    for seed in range(4):
+        hot = {"temperature": 3.0, "seed": seed, "max_tokens": 48}
+        whole, streamed = asked(
+            service, tools=[now_with(parameters)], tool_choice="required", **hot
+        )
+        found = whole["message"]["tool_calls"]
+        assert [each["function"] for each in calls_of(streamed)] == [
+            each["function"] for each in found
+        ]
+        for index, each in enumerate(found):
+            if index < len(found) - 1 or whole["finish_reason"] == "tool_calls":
+                assert isinstance(json.loads(each["function"]["arguments"]), dict)
+            assert each["function"]["arguments"][:1] in ("", "{")
+
+
+def test_an_output_that_was_cut_before_its_call_shows_nothing_of_it(service: Running) -> None:
+    whole, streamed = asked(service, tools=[PERSON], tool_choice="required", max_tokens=3)
+    assert whole["finish_reason"] == "length"
+    assert whole["message"]["content"] == ""
+    assert "tool_calls" not in whole["message"]
+    assert not any(each["delta"].get("content") for each in streamed)
+
+
+def test_a_call_that_a_stop_string_cut_short_is_not_why_the_answer_ended(service: Running) -> None:
+    cut = {"tool_choice": "required", "stop": ["Max"]}
+    whole, streamed = asked(service, tools=[PERSON], **cut)
+    [call] = whole["message"]["tool_calls"]
+    assert call["function"]["arguments"] == '{"name": "'
+    assert whole["finish_reason"] == streamed[-1]["finish_reason"] == "stop"
+
+
+def test_what_cannot_be_enforced_is_told_with_the_function_that_has_it(service: Running) -> None:
+    many = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    wrong = now_with({"type": "object", "properties": {"a": many}})
+    body = {"messages": MESSAGES, "tools": [PERSON, wrong], "tool_choice": "required"}
+    with service.client() as client:
+        error = client.post(CHAT, json=body).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_grammar", "tools")
+    place = "the parameters of 'now': at #/properties/a: 'uniqueItems'"
+    assert error["message"].startswith(place)
+    assert "in the pipeline" in error["message"], "who asks cannot do it"
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
         ({"tools": [PERSON, PERSON]}, "same name"),
+        (
+            {"tools": [PERSON, now_with({"type": "array"})]},
+            "the parameters of 'now': arguments are an object, but the type is \"array\"",
+        ),
         (
             {"tools": [PERSON], "tool_choice": {"type": "function", "function": {"name": "no"}}},
             "none of the tools",

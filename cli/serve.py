@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -60,6 +61,8 @@ def serve(asked: ServeOptions) -> int:
     keys = tuple(asked.api_key or ())
     if any(not key.strip() or not key.isascii() for key in keys):
         raise ServeError("--api-key must be a text of ASCII letters, and not empty")
+    if not all(name.strip() for name in asked.served_model_name or ()):
+        raise ServeError("--served-model-name must not be empty")
     changes = with_ranks(of_model(asked.settings, asked.model), asked.tp, asked.pp)
     config = runnable(asked.config, changes)
     if taken := sorted(set(_models(asked, config)) & set(config.model.adapters)):
@@ -153,8 +156,10 @@ def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def scale_of(text: str | None, drain_s: float, idle_s: float) -> Scale | None:
+def scale_of(text: str | None, drain_s: float, idle_s: float | None = None) -> Scale | None:
     """What `--replicas` says: `4`, or `2-8`. None where it is not given. Raises `ServeError`."""
+    if idle_s is not None and "-" not in (text or ""):
+        raise ServeError("--idle-s ends engines of a range: give one, as --replicas 2-8")
     if text is None:
         return None
     least, dash, most = text.partition("-")
@@ -165,7 +170,8 @@ def scale_of(text: str | None, drain_s: float, idle_s: float) -> Scale | None:
             f"--replicas must be a number such as 4, or a range such as 2-8, from 1 to "
             f"{MOST_REPLICAS}, not {text[:40]!r}"
         )
-    return Scale(int(numbers[0]), int(numbers[1]), drain_s, idle_s)
+    scale = Scale(int(numbers[0]), int(numbers[1]), drain_s)
+    return scale if idle_s is None else replace(scale, idle_s=idle_s)
 
 
 def _sampling(config: PipelineConfig, found: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -214,13 +214,14 @@ class ServeOptions:
         ),
     ] = None
     idle_s: Annotated[
-        float,
+        float | None,
         Option(
             min=0,
             max=86400,
             help="With --replicas 2-8: seconds of little load after which an engine is ended.",
+            show_default="600",
         ),
-    ] = 600.0
+    ] = None
     drain_s: Annotated[
         float,
         Option(min=0, max=86400, help="Seconds that what runs may take to end after TERM."),

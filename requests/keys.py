@@ -39,6 +39,8 @@ def _listed(value: Any) -> Any:
 
 
 def _one_or_listed(value: Any) -> Any:
+    if not isinstance(value, str | list | tuple):
+        raise ValueError(f"must be a text or a list of texts, not {type(value).__name__}")
     return (value,) if isinstance(value, str) else _listed(value)
 
 

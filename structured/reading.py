@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from .ebnf import endless
 from .grammar import MAX_SOURCE_BYTES, GrammarError, GrammarSpec
 from .json_schema import Library as Library
 from .json_schema import rewrite_schema
@@ -51,6 +52,12 @@ def read(spec: GrammarSpec, library: Library) -> Reading:
             return Reading(GrammarSpec("regex", source), unenforced)
         case "structural_tag":
             return _read_tag(spec, library)
+        case "grammar":
+            if (path := endless(spec.source)) is not None:
+                raise GrammarError(
+                    f"grammar: no text of it ends, as its rules need each other: {' → '.join(path)}"
+                )
+            return Reading(spec)
         case _:
             return Reading(spec)
 

@@ -175,7 +175,7 @@ _KEPT = "the service keeps nothing of a request; send the items of the conversat
 
 @with_keys_of(
     SamplingParams,
-    without={"prompt_logprobs", "logprobs", "n", "max_tokens", "settled_token_ids"},
+    without={"prompt_logprobs", "logprobs", "n", "max_tokens", "settled_token_ids", "adapter"},
     says=DEFAULTS,
 )
 class _ResponseSampling(Drawn):

@@ -131,6 +131,11 @@ def test_a_generation_config_with_wrong_values_is_refused_by_name(
     assert line.endswith("; --generation-config none serves the model without it")
 
 
+def test_a_name_that_is_none_is_refused() -> None:
+    found = told("quickstart", "--port", "0", "--served-model-name", "")
+    assert found == (2, ["error: --served-model-name must not be empty"])
+
+
 @pytest.mark.parametrize("said", ["0", "2-", "-2", "3-2", "two", "1-2-3", "２", "1025"])
 def test_a_number_of_replicas_that_is_none_is_refused(
     monkeypatch: pytest.MonkeyPatch, said: str
@@ -142,9 +147,12 @@ def test_a_number_of_replicas_that_is_none_is_refused(
 
 
 def test_replicas_are_a_number_or_a_range() -> None:
-    assert serve.scale_of(None, 30.0, 600.0) is None
-    assert serve.scale_of("4", 5.0, 600.0) == Scale(4, 4, 5.0)
+    assert serve.scale_of(None, 30.0) is None
+    assert serve.scale_of("4", 5.0) == Scale(4, 4, 5.0)
     assert serve.scale_of("2-8", 30.0, 60.0) == Scale(2, 8, 30.0, 60.0)
+    for fixed in (None, "4"):
+        with pytest.raises(serve.ServeError, match="give one, as --replicas 2-8"):
+            serve.scale_of(fixed, 30.0, 60.0)
     assert [f"{each}" for each in (Scale(4, 4), Scale(2, 8))] == ["4", "2 to 8"]
 
 

@@ -74,6 +74,7 @@ LINES: list[dict[str, Any]] = [
     {"priority": "a"},
     {"priority": 1 << 40},
     {"stop": [1]},
+    {"stop": 5},
     {"stop": ["x"] * 17},
     {"stop_token_ids": [-1]},
     {"stop_token_ids": list(range(33))},

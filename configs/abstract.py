@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from ..graph.arguments import MAX_DISTANCE
-from ..graph.errors import did_you_mean
+from ..graph.errors import did_you_mean, nearest
 from ..graph.modes import MAX_MODES, Mode
 from ..graph.node import Node, Op, State, Value
 from ..graph.ranks import Ranked, ranked_graph
@@ -420,6 +420,16 @@ def _unknown_names(graph: AbstractGraph, source: Located) -> Iterator[Problem]:
                 source.at(place).mark,
                 f"{op} {verb} {name!r}, which is neither a value nor a state"
                 + did_you_mean(name, data),
+                "SW-UNKNOWN-NAME",
+            )
+    touched = {parse_read(text).name for _, _, text in _accesses(graph)}
+    for name in graph.values:
+        # One that is like no other may be there for later.
+        if name not in touched and nearest(name, touched) is not None:
+            there = source.at(("values", name))
+            yield Problem(
+                there.key or there.mark,
+                f"no op reads or writes {name!r}{did_you_mean(name, touched)}",
                 "SW-UNKNOWN-NAME",
             )
     for index, part in enumerate(graph.nodes):

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..graph.errors import did_you_mean
+from ..graph.errors import did_you_mean, nearest
 from .abstract import AbstractGraph, read_abstract
 from .errors import ConfigError, Mark, existing_file
 from .place import Line
@@ -159,6 +159,10 @@ def _name_of(path: Path) -> str:
 def _file_over(parent: Located | None, child: Located) -> Located:
     """A file over the one that it extends; the nodes of a pipeline by their names and places."""
     assert isinstance(child.value, dict), "a file is a mapping"
+    if parent is not None:
+        parent, child = _named_states(parent), _named_states(child)
+        _refuse_misspelt(parent, child)
+    assert isinstance(child.value, dict), "a file is a mapping"
     merged = child if parent is None else _over(parent, child)
     assert isinstance(merged.value, dict), "a mapping over a mapping is one"
     if "policies" in child.value:
@@ -178,6 +182,38 @@ def _file_over(parent: Located | None, child: Located) -> Located:
     else:
         return merged if parent and _is_abstract(parent) else _with(merged, before)
     return _with(merged, listed)
+
+
+def _named_states(source: Located) -> Located:
+    """States that are written as their names alone, as what they are short for."""
+    states = _key(source, "states")
+    if states is None or not isinstance(states.value, list) or not isinstance(source.value, dict):
+        return source
+    named = [
+        Located({"name": each}, each.mark) if isinstance(each.value, str) else each
+        for each in states.value
+    ]
+    listed = Located(named, states.mark, states.key)
+    return Located({**source.value, "states": listed}, source.mark, source.key)
+
+
+def _refuse_misspelt(parent: Located, child: Located) -> None:
+    """A node without ops that is called nearly as one of the file before is no new one.
+
+    Raises `ConfigError`.
+    """
+    before, after = _key(parent, "nodes"), _key(child, "nodes")
+    if before is None or not isinstance(before.value, list):
+        return
+    if after is None or not isinstance(after.value, list):
+        return
+    known = [name for name in _names(before.value) if name]
+    for name, part in zip(_names(after.value), after.value, strict=True):
+        has_ops = _key(part, "host") or _key(part, "device")
+        if name is None or name in known or has_ops or nearest(name, known) is None:
+            continue
+        said = f"there is no node {name!r} to change{did_you_mean(name, known)}"
+        raise ConfigError.at(part.at(("name",)).mark, f"{said}; a new one has `host` or `device`")
 
 
 def _key(source: Located, key: str) -> Located | None:

@@ -109,6 +109,7 @@ class Binder:
         self._resources = resources
         self._uses = [use for node in nodes if isinstance(node, Declared) for use in self._of(node)]
         self._raw = [op for n in nodes if isinstance(n, Node) for op in (*n.host, *n.device)]
+        self._refuse_states_as_values()
         while self._drop():
             pass
 
@@ -200,7 +201,15 @@ class Binder:
     def _use(self, node: Declared, op: OpFunction[..., Any], side: str) -> _Use:
         use = _Use(node, op, side, writes={write.name: write for write in op.writes})
         for name, each in op.parameters.items():
-            if each.role == "read" and self._is_state(each):
+            if each.role == "read" and self._is_state(each) and name not in node.wiring:
+                if each.carry:
+                    raise GraphError(
+                        f"node {node.template.name!r}: {op.name!r} reads the state {each.name!r} "
+                        f"at a carry of {each.carry}. A state is changed in place and has no "
+                        "versions: read it without a carry, or make it a value.",
+                        code="SW-CARRY",
+                        line=node.template.line,
+                    )
                 use.states[name] = each.name
             elif each.role == "read":
                 use.reads[name] = node.wiring.get(name, Read(each.name, each.carry))
@@ -211,6 +220,28 @@ class Binder:
                         self._known(node, each)
                     use.updates.add(each.name)
         return use
+
+    def _refuse_states_as_values(self) -> None:
+        """A function is given a value, and returns one: of a state it is given the thing itself."""
+        states = self._named_states.union(*(use.states.values() for use in self._uses))
+        for use in self._uses:
+            where = f"node {use.node.template.name!r}: {use.op.name!r}"
+            for parameter, read in use.reads.items():
+                if read.name in states:
+                    raise GraphError(
+                        f"{where} reads the state {read.name!r} as the value of {parameter!r}. "
+                        "Read a value, or declare the parameter with `state()`.",
+                        code="SW-ARGUMENT",
+                        line=use.node.template.line,
+                    )
+            for name in use.writes:
+                if name in states:
+                    raise GraphError(
+                        f"{where} returns {name!r}, which is a state. Change it in place, with a "
+                        "parameter declared with `update()`, or return a value of another name.",
+                        code="SW-ARGUMENT",
+                        line=use.node.template.line,
+                    )
 
     def _is_state(self, parameter: Parameter) -> bool:
         return isinstance(parameter.of, str) and parameter.of in self._named_states

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack,
 
 from . import arguments
 from .bind import Binder, Declared, OpFunction, called, passed, write_of
-from .errors import GraphError
+from .errors import GraphError, did_you_mean, nearest
 from .node import Node, Place, State, Storage, Value
 from .parameters import Resources, Wanted, parameters
 from .step_graph import StepGraph
@@ -343,6 +343,11 @@ def step_graph(
     written = {
         name for item in built for each in (*item.host, *item.device) for name in each.writes
     }
+    for hint in values:
+        # One of a name that is like no other may be there for later.
+        if hint.name not in places and nearest(hint.name, places):
+            why = f"no node reads or writes it{did_you_mean(hint.name, places)}"
+            raise GraphError(f"value {hint.name!r}: {why}.", code="SW-UNKNOWN-NAME")
     inferred = [hint for hint in places if hint in written - named]
     return StepGraph.build(
         built,

@@ -120,10 +120,14 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}"
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like it; None: none is like it."""
+    return next(iter(difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)), None)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the nearest known name, else the list of known names."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if near:
-        return f" (did you mean {near[0]!r}?)"
+    if (near := nearest(name, names)) is not None:
+        return f" (did you mean {near!r}?)"
     return f" (known: {', '.join(names)})" if names else ""

@@ -9,8 +9,9 @@ be left out in modes that do not need it: `planner/conditional.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from .arguments import number
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from .step_graph import StepGraph, Vertex
 
 MAX_MODES = 8
+
+SLACK = 1e-6
+"""By so much shares may be off, written as decimals."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ def check_modes(graph: StepGraph) -> None:
         if mode.after == ():
             raise _wrong(f"{where} may follow no mode, so no step is ever in it")
     _check_told(graph)
+    _check_shares(graph)
     if len(set(names)) < len(names):
         raise _wrong(f"two modes of one name: {', '.join(sorted(names))}")
     if graph.modes and any(node.rate > 1 or node.every > 1 for node in graph.nodes):
@@ -81,6 +86,32 @@ def check_modes(graph: StepGraph) -> None:
     for mode in graph.modes:
         if not any(follows(graph, mode.name, other) for other in names):
             raise _wrong(f"no mode may follow {mode.name!r}, so a run would end in it")
+
+
+def _check_shares(graph: StepGraph) -> None:
+    """Together they are all steps, and steps before a mode are as many as its own.
+
+    Raises `GraphError` for others, where every mode says its share.
+    """
+    shares = {mode.name: mode.share for mode in graph.modes if mode.share is not None}
+    total = sum(shares.values())
+    if total > 1 + SLACK or (len(shares) == len(graph.modes) > 0 and total < 1 - SLACK):
+        raise _wrong(f"shares are parts of all steps, but their sum is {total:.4g}")
+    if len(shares) < len(graph.modes):
+        return
+    for count in range(1, len(shares)):
+        for some in combinations(shares, count):
+            before = [each for each in shares if any(follows(graph, each, name) for name in some)]
+            wanted, there = (sum(shares[each] for each in group) for group in (some, before))
+            if wanted > there + SLACK:
+                raise _wrong(
+                    f"{_listed(some)} cannot be in {wanted:.4g} of all steps: the modes that may "
+                    f"come before, {_listed(before)}, are in {there:.4g}"
+                )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(map(repr, names))
 
 
 def _check_untouched(graph: StepGraph, mode: Mode) -> None:

@@ -8,6 +8,7 @@ around it (Gaubert 1995). So it is computed exactly, with a word that attains it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +23,7 @@ from ..planner.period import Delay, Scaled, delays, slowest_cycle
 
 MAX_VERTICES = 20_000  # of the larger graph; beyond, the guarantee is a bound
 DRAWN = 2_000  # steps from which the expected period is estimated
+SCALINGS = 10_000  # of flows between modes, of which a few are enough where they may come freely
 
 Word = tuple[str, ...]
 
@@ -236,22 +238,62 @@ def _word(
 
 def _expected(plan: Plan, costs: Mapping[str, Mapping[str, float]]) -> tuple[float, float] | None:
     """An estimate from drawn modes, and the period of the average costs of these steps."""
-    shares = {mode.name: mode.share or 0.0 for mode in plan.graph.modes}
-    if not any(shares.values()):
+    shares = {mode.name: mode.share for mode in plan.graph.modes if mode.share}
+    if not shares:
         return None
-    random, word = Random(0), list[str]()
-    for _ in range(2 * DRAWN):
-        may = [n for n in shares if shares[n] and (not word or follows(plan.graph, word[-1], n))]
-        may = may or [n for n in shares if follows(plan.graph, word[-1], n)]
-        weights = [shares[name] or 1.0 for name in may]
-        word.append(random.choices(may, weights)[0])
-    counted = word[DRAWN:]
-    average = {
-        op: sum(costs[mode][op] * counted.count(mode) for mode in costs) / DRAWN
-        for op in plan.costs
+    word = _word_of_shares(plan, shares)
+    drawn = Counter(word[DRAWN:])
+    known = {mode.name: mode.share for mode in plan.graph.modes}
+    part = {
+        mode: drawn[mode] / DRAWN if None in known.values() else known[mode] or 0.0
+        for mode in costs
     }
-    least = _growth(_always(_delays(plan.always, average)))
-    return _drawn(plan, costs, word), float(least)
+    average = {op: sum(costs[mode][op] * part[mode] for mode in costs) for op in plan.costs}
+    least = float(_growth(_always(_delays(plan.always, average))))
+    # Of so many steps a little less may come out by chance.
+    return max(_drawn(plan, costs, word), least), least
+
+
+def _word_of_shares(plan: Plan, shares: Mapping[str, float]) -> list[str]:
+    """Modes of `2 * DRAWN` steps, each in its share of them, none where it may not follow.
+
+    Drawn from the Markov chain of these shares that is nearest to modes that know nothing of each
+    other: the flows from mode to mode come of these by scaling rows and columns in turn (R.
+    Sinkhorn, 1967). Where other modes, whose share is unknown, have to come in between, what may
+    follow is drawn by the shares.
+    """
+    random = Random(0)
+    flows = _flows(plan, shares)
+    every = [mode.name for mode in plan.graph.modes]
+    word = random.choices([*shares], [*shares.values()])
+    while len(word) < 2 * DRAWN:
+        last = word[-1]
+        if flows is not None:
+            may, weights = [*shares], [*flows[last]]
+        else:
+            may = [name for name in shares if follows(plan.graph, last, name)]
+            may = may or [name for name in every if follows(plan.graph, last, name)]
+            weights = [shares.get(name, 1.0) for name in may]
+        word += random.choices(may, weights)
+    return word
+
+
+def _flows(plan: Plan, shares: Mapping[str, float]) -> Mapping[str, Sequence[float]] | None:
+    """By mode: how often each mode comes next. None where only modes of other shares may."""
+    part = np.array([*shares.values()]) / sum(shares.values())
+    flows = np.array([[follows(plan.graph, a, b) for b in shares] for a in shares]) * np.outer(
+        part, part
+    )
+    for _ in range(SCALINGS):
+        for sums, turned in ((flows.sum(axis=1), False), (flows.sum(axis=0), True)):
+            if not sums.all():
+                return None
+            scale = part / sums
+            flows = flows * scale if turned else flows * scale[:, None]
+        if (off := np.abs(flows.sum(axis=1) - part).max()) < 1e-9:
+            break
+    # A flow that must vanish does so slowly; what is far off has no flows of these shares.
+    return dict(zip(shares, flows.tolist(), strict=True)) if off < 1e-3 else None
 
 
 def _drawn(plan: Plan, costs: Mapping[str, Mapping[str, float]], word: Sequence[str]) -> float:

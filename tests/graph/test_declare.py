@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from stepweave.executors import run
 from stepweave.graph.declare import ValueHint, node, op, step_graph, value
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
-from stepweave.graph.parameters import context, read, update
+from stepweave.graph.parameters import context, optional, read, update
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.views.lanes import lanes
@@ -262,3 +263,46 @@ def test_a_wrong_declaration_is_refused_with_the_nearest_right_name(
 ) -> None:
     with pytest.raises(GraphError, match=message):
         declare()
+
+
+def test_a_state_has_no_older_version_to_read() -> None:
+    @node
+    def count(counts: list[int] = update("counts")) -> None:
+        counts.append(1)
+
+    every: list[Any] = [read("counts", 1), optional("counts", 1)]
+    for older in every:
+
+        @node
+        def look(counts: list[int] = older) -> None: ...
+
+        with pytest.raises(GraphError, match=r"'counts' at a carry of 1\. A state is changed"):
+            step_graph(count, look, states=["counts"])
+
+
+def test_a_state_is_not_returned_and_not_given_as_a_value() -> None:
+    @node
+    def count(counts: list[int] = update("counts")) -> None: ...
+
+    @node(writes="counts")
+    def make() -> list[int]:
+        return []
+
+    with pytest.raises(GraphError, match="returns 'counts', which is a state"):
+        step_graph(count, make, states=["counts"])
+
+    @node(writes="number")
+    def number() -> int:
+        return 1
+
+    @node
+    def use(given: int = read("number")) -> None: ...
+
+    wired = replace(use.declared, wiring={"given": Read("counts")})
+    with pytest.raises(GraphError, match="reads the state 'counts' as the value of 'given'"):
+        step_graph(count, number, wired, states=["counts"])
+
+
+def test_a_hint_for_a_value_that_is_misspelt_is_refused() -> None:
+    with pytest.raises(GraphError, match=r"no node reads or writes it \(did you mean 'scaled'"):
+        step_graph(produce, scale, consume, values=[value("count", initial=0), value("scalde")])

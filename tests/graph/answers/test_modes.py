@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -110,6 +111,72 @@ def test_the_shipped_modes_have_different_periods_and_a_guarantee_below_one_cost
     assert found.expected_us is not None
     assert found.expected_least_us is not None
     assert 4385.0 < found.expected_least_us <= found.expected_us < 5685.0
+
+
+def work_in(*modes: Mode) -> Plan:
+    node = Node("work", (Op(writes=("x",), cost_us=100.0),))
+    return compile_plan(StepGraph.build([node], [Value("x")], modes=modes))
+
+
+@pytest.mark.parametrize(
+    ("modes", "expected"),
+    [
+        ([Mode("a", share=0.5), Mode("b", {"work.host": 900.0}, share=0.5)], 500.0),
+        ([Mode("a", share=0.5), Mode("b", {"work.host": 900.0}, (), ("a",), 0.5)], 500.0),
+        ([Mode("a", share=0.8), Mode("b", {"work.host": 900.0}, (), ("a",), 0.2)], 260.0),
+        ([Mode("a", share=0.9), Mode("b", {"work.host": 900.0}, (), ("a",), 0.1)], 180.0),
+        (
+            [
+                Mode("a", share=0.5, after=("a", "c")),
+                Mode("b", {"work.host": 900.0}, (), ("a",), 0.25),
+                Mode("c", {"work.host": 500.0}, share=0.25),
+            ],
+            400.0,
+        ),
+    ],
+)
+def test_modes_are_expected_in_their_shares_wherever_they_may_come(
+    modes: list[Mode], expected: float
+) -> None:
+    """One op one after the other: a step takes the mean of what it takes in each."""
+    found = mode_periods(work_in(*modes))
+    assert found is not None
+    assert found.expected_us == pytest.approx(expected, rel=0.03)
+    assert found.expected_least_us == pytest.approx(expected, rel=0.001)
+
+
+def test_a_mode_that_has_to_alternate_takes_the_period_of_that_word() -> None:
+    """Long on the device in one step, on the host in the next: no mean of costs tells it."""
+    nodes = [
+        Node("first", (Op(writes=("x",), cost_us=10.0),), actor="one"),
+        Node("then", (Op((Read("x"),), ("y",), cost_us=10.0),), actor="two"),
+    ]
+    values = [Value("x", place="pinned", storage="slots", slots=1), Value("y")]
+    modes = [
+        Mode("a", {"first.host": 100.0}, share=0.5),
+        Mode("b", {"then.host": 300.0}, after=("a",), share=0.5),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, values, order="keep", modes=modes))
+    found = mode_periods(plan)
+    assert found is not None
+    assert found.expected_us == pytest.approx(float(word_period(plan, ("a", "b"))), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("modes", "said"),
+    [
+        ([Mode("a", share=0.8), Mode("b", share=0.5)], "sum is 1.3"),
+        ([Mode("a", share=0.3), Mode("b", share=0.5)], "sum is 0.8"),
+        ([Mode("a", share=0.8), Mode("b", share=0.5), Mode("c")], "sum is 1.3"),
+        (
+            [Mode("a", share=0.1), Mode("b", share=0.9, after=("a",))],
+            "'b' cannot be in 0.9 of all steps: the modes that may come before, 'a', are in 0.1",
+        ),
+    ],
+)
+def test_shares_that_no_sequence_has_are_refused(modes: list[Mode], said: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(said)):
+        work_in(*modes)
 
 
 @pytest.mark.parametrize("word", [("decode",), ("prefill",), ("decode", "decode", "prefill")])

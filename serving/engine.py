@@ -20,6 +20,7 @@ from ..executors.errors import NodeFailure, UndeclaredAccess
 from ..executors.recorder import Recorder
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
+from ..executors.source_line import raised_at
 from ..graph.errors import GraphError, StepweaveError, shortly
 from ..graph.node import State
 from ..graph.parameters import Resource, Resources
@@ -381,5 +382,5 @@ def _said(failure: NodeFailure) -> str:
     assert failure.__cause__ is not None, "a node failure has a cause"
     return (
         f"node {failure.node!r}: op {failure.op!r} failed in step {failure.step}: "
-        f"{shortly(failure.__cause__)}"
+        f"{shortly(failure.__cause__)}{raised_at(failure.__cause__)}"
     )

@@ -28,18 +28,31 @@ def _tree(module: ModuleType) -> tuple[ast.Module, list[str]]:
 
 
 def _classes(module: ModuleType) -> Iterator[str]:
+    for name, about, fields in classes(module):
+        yield f"### {name}"
+        yield about
+        yield table(("field", "type", "what it is"), fields)
+
+
+def classes(
+    module: ModuleType, of: str | None = None
+) -> Iterator[tuple[str, str, list[tuple[str, str, str]]]]:
+    """Each class of a module (with this base alone, if one is given): name, what it is, fields."""
     tree, lines = _tree(module)
     for each in tree.body:
         if isinstance(each, ast.ClassDef):
-            yield f"### {each.name}"
-            yield " ".join((ast.get_docstring(each) or "").split())
-            yield table(("field", "type", "what it is"), _fields(each, lines))
+            bases = [ast.unparse(base) for base in each.bases]
+            if of is None or bases == [of]:
+                about = " ".join((ast.get_docstring(each) or "").split())
+                yield each.name, about, [*_fields(each, lines)]
 
 
 def _fields(of: ast.ClassDef, lines: list[str]) -> Iterator[tuple[str, str, str]]:
-    for line in of.body:
+    for line, after in zip(of.body, [*of.body[1:], None], strict=True):
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             comment = lines[line.lineno - 1].partition("  # ")[2]
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                comment = " ".join(str(after.value.value).split())
             meant = re.sub(r"(\[[^\]]*\])", r"`\1`", comment)
             yield f"`{line.target.id}`", f"`{ast.unparse(line.annotation)}`", meant
         elif isinstance(line, ast.FunctionDef) and _is_property(line):

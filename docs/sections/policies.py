@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 
+from sections.data import classes
 from sections.keys import default_of, kind_of, meaning_of, schema
 from sections.markdown import table
 
@@ -52,12 +53,27 @@ def _decision(decision: str) -> Iterator[str]:
         yield table(("policy", "option", "what", "default", "meaning"), options)
     yield f"What `{protocol.__name__}` asks of every policy for it:"
     asked = [
-        (f"`{name}`", (inspect.getdoc(member) or "").split("\n\nArgs:")[0])
+        (f"`{name}{_signature(member)}`", (inspect.getdoc(member) or "").split("\n\nArgs:")[0])
         for name, member in vars(protocol).items()
         if not name.startswith("_") and inspect.getdoc(member)
     ]
     yield table(("it has", "meaning"), asked)
     yield from (" ".join(part.split()) for part in _rules(protocol))
+    module = sys.modules[protocol.__module__]
+    for name, about, fields in classes(module, "NamedTuple"):
+        yield f"`{name}`: {about[0].lower()}{about[1:]}" if about else f"`{name}`"
+        yield table(("field", "type", "meaning"), fields)
+
+
+def _signature(member: object) -> str:
+    """Of a method what it is given and returns, of a property its type."""
+    if isinstance(member, property):
+        return f": {inspect.signature(member.fget).return_annotation}" if member.fget else ""
+    if not callable(member):
+        return ""
+    signature = inspect.signature(member)
+    given = [each for name, each in signature.parameters.items() if name != "self"]
+    return f"{signature.replace(parameters=given)}".replace("'", "")
 
 
 def _rules(protocol: type) -> list[str]:

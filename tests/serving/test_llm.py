@@ -253,7 +253,10 @@ def test_a_failing_node_is_named_with_its_step_and_cause(
     assert "in failing" in caplog.text, "the traceback leads to the line that raised"
     assert {output.finish_reason for output in outputs} == {"error"}
     for output in outputs:
-        said = r"node '\w+': op '[\w.]+' failed in step \d+: MemoryError: no memory on the device"
+        said = (
+            r"node '\w+': op '[\w.]+' failed in step \d+: MemoryError: no memory on the device "
+            r"\(test_llm\.py:\d+, in failing\)"
+        )
         assert re.fullmatch(said, output.error or "")
     assert set(threading.enumerate()) <= before, "one of an earlier test may have ended meanwhile"
     monkeypatch.undo()

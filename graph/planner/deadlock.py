@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from networkx import DiGraph, has_path
+
 from ..errors import DeadlockError
 from ..step_graph import StepGraph
 from .channels import capacities_that_do
@@ -133,23 +135,42 @@ def _advice(
 
 
 def _late(graph: StepGraph, cycle: Sequence[str], needed: Sequence[Requirement]) -> str:
-    """Which nodes on the cycle read what a node that is listed after them writes in their step."""
+    """Which nodes on the cycle read what a node that is listed after them writes in their step.
+
+    To list the writer before them is no help where it makes that from what they write: then a value
+    must be of an earlier step.
+    """
     listed = {node.name: place for place, node in enumerate(graph.nodes)}
-    found: dict[str, None] = {}
+    moved: dict[str, None] = {}
+    carried: dict[str, None] = {}
     on_cycle = {graph.vertices[op].node.name for op in cycle}
-    for each in needed:
+    within = [each for each in needed if (each.hazard, each.carry) == ("RAW", 0)]
+    made_from = DiGraph(
+        (graph.vertices[each.source].node.name, graph.vertices[each.target].node.name)
+        for each in within
+        if each.value in graph.values
+    )
+    for each in within:
         writer, reader = (graph.vertices[op].node for op in (each.source, each.target))
         if (
-            (each.hazard, each.carry) == ("RAW", 0)
-            and {writer.name, reader.name} <= on_cycle
+            {writer.name, reader.name} <= on_cycle
             and writer.offset == reader.offset
             and listed[reader.name] < listed[writer.name]
         ):
-            found[
-                f"{reader.name!r} reads {each.value!r}, which {writer.name!r} writes, listed "
-                f"after it: list {writer.name!r} before {reader.name!r}."
-            ] = None
-    return " ".join(found)
+            reads = f"{reader.name!r} reads {each.value!r}, which {writer.name!r} writes"
+            if {reader.name, writer.name} <= made_from.nodes and has_path(
+                made_from, reader.name, writer.name
+            ):
+                if each.value in graph.values:
+                    carried[
+                        f"{reads} in the same step from what {reader.name!r} has written: read it "
+                        f"of the step before, as `{each.value}@-1`."
+                    ] = None
+            else:
+                moved[f"{reads}, listed after it: list {writer.name!r} before {reader.name!r}."] = (
+                    None
+                )
+    return " ".join(carried or moved)
 
 
 def _program(actors: Actors, thread: str) -> str:

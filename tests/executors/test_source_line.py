@@ -30,7 +30,7 @@ def test_a_function_of_somebody_else_is_named_with_its_line() -> None:
 
 
 def test_what_a_library_raises_in_our_code_is_told_without_a_place() -> None:
-    own = raised(lambda: policy_class("drafting", 5))  # type: ignore[arg-type]
+    own = raised(lambda: policy_class("drafting", 5))
     assert own.__traceback__ is not None
     tail = own.with_traceback(own.__traceback__.tb_next)  # without the call from here
     assert "stepweave" in f"{type(own)}" or shortly(own)

@@ -98,6 +98,27 @@ def test_a_writer_listed_behind_its_reader_is_told_to_be_listed_before_it() -> N
     compile_plan(StepGraph.build([late[1], late[0]], [value("x")], ["s"]))
 
 
+def test_a_value_that_is_made_of_itself_is_told_to_be_read_of_the_step_before() -> None:
+    """No listing helps: what each reads is written from what it writes."""
+    nodes = [
+        host("first", op("y s", "x s")),
+        host("second", op("x s", "z s")),
+        host("third", op("z s", "y s")),
+    ]
+    for listed in (nodes, [nodes[2], nodes[0], nodes[1]]):
+        names = [value("x"), value("y"), value("z")]
+        with pytest.raises(DeadlockError) as caught:
+            compile_plan(StepGraph.build(listed, names, ["s"]))
+        said = caught.value.message
+        assert "in the same step from what" in said
+        assert "before" not in said.split("reads")[0]
+        assert "list '" not in said, "the listing is not what is wrong"
+    once = [host("first", op("y@-1 s", "x s")), *nodes[1:]]
+    compile_plan(
+        StepGraph.build(once, [value("x"), replace(value("y"), initial=0), value("z")], ["s"])
+    )
+
+
 def test_streams_follow_the_launches() -> None:
     plan = compile_plan(decode_step(2), order="search", costs={"forward.device": 80.0})
     launches = [f"{name.removesuffix('.host')}.device" for name, _ in plan.actors["driver"]]

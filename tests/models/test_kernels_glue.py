@@ -96,7 +96,7 @@ def _spread(logits: Tensor, vocabulary: Tensor) -> Tensor:
 
     device = vocabulary.device
     found = torch.full((1200,), -1, device=device)
-    found.index_copy_(0, vocabulary, torch.arange(len(vocabulary), device=device))
+    found.index_copy_(0, vocabulary.long(), torch.arange(len(vocabulary), device=device))
     return spread(logits, found)
 
 

@@ -83,7 +83,10 @@ class SamplingParams:
         lt=1 << 63,
     )
     stop: str | Sequence[str] = key(
-        (), "Texts that end the output. The output does not include them.", StopStrings
+        (),
+        "Texts that end the output, up to 16 of up to 256 characters. The output does not include "
+        "them.",
+        StopStrings,
     )
     stop_token_ids: Sequence[int] = key((), "Ids of tokens that end the output.", StopTokens)
     ignore_eos: bool = key(

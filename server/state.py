@@ -61,6 +61,8 @@ def state_router(engine: OpenEngine) -> APIRouter:
             summary=summary,
             **documented(answer=answer, statuses=statuses, or_503=answer is StateAnswer),
         )
+        # Some load balancers ask for the status alone.
+        router.add_api_route(path, route, methods=["HEAD"], include_in_schema=False)
     return router
 
 

@@ -65,7 +65,8 @@ def statuses() -> str:
 
 
 def _statuses() -> Iterator[tuple[str, str, str]]:
-    for status, said in documents.SAID.items():
+    of_any_path = {405: "The path does not take this method."}
+    for status, said in sorted({**documents.SAID, **of_any_path}.items()):
         yield f"{status}", f"`{documents.type_of(status)}`", said
 
 

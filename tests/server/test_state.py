@@ -33,6 +33,14 @@ def test_its_model_and_version(service: Running) -> None:
         assert StateAnswer.model_validate_json(client.get("/ready").content).status == "ok"
 
 
+@pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/v1/models"])
+def test_the_status_alone_may_be_asked_for(path: str, service: Running) -> None:
+    with service.client() as client:
+        answer, whole = client.head(path), client.get(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == whole.headers["content-type"]
+
+
 def test_tokens_of_texts_and_conversations(service: Running) -> None:
     tokenizer = service.llm.tokenizer
     with service.client() as client:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .data import Proposal as Proposal
     from .data import Sampled as Sampled
     from .data import SampleRows as SampleRows
+    from .data import SettledRow as SettledRow
     from .drafter import Drafter as Drafter
     from .drafter import Spans as Spans
     from .drafter import settled_spans as settled_spans

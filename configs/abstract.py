@@ -422,7 +422,7 @@ def _unknown_names(graph: AbstractGraph, source: Located) -> Iterator[Problem]:
                 + did_you_mean(name, data),
                 "SW-UNKNOWN-NAME",
             )
-    touched = {parse_read(text).name for _, _, text in _accesses(graph)}
+    touched = {parse_read(text).name for _, _, text in _accesses(graph)} & {*data}
     for name in graph.values:
         # One that is like no other may be there for later.
         if name not in touched and nearest(name, touched) is not None:

@@ -134,8 +134,8 @@ def test_a_keyword_that_would_be_ignored_is_refused_or_reported() -> None:
     schema = {"type": "array", "items": items, "uniqueItems": True, "maxItems": 3}
     strict = LLM(pipeline="async_grammar")
     assert one(strict, structured_outputs={"json": schema}).error == (
-        "json: at #: 'uniqueItems' cannot be enforced; `nodes.bitmask.strict: false` goes on "
-        "without it, with a warning"
+        "json: at #: 'uniqueItems' cannot be enforced; `nodes.bitmask.strict: false` in the "
+        "pipeline goes on without, with a warning"
     )
     strict.close()
     loose = LLM(pipeline="async_grammar", overrides={"nodes.bitmask.strict": "false"})

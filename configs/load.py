@@ -158,7 +158,6 @@ def _name_of(path: Path) -> str:
 
 def _file_over(parent: Located | None, child: Located) -> Located:
     """A file over the one that it extends; the nodes of a pipeline by their names and places."""
-    assert isinstance(child.value, dict), "a file is a mapping"
     if parent is not None:
         parent, child = _named_states(parent), _named_states(child)
         _refuse_misspelt(parent, child)

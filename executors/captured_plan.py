@@ -58,10 +58,11 @@ class CapturedPlan:
             self._where.stay(buffers)
         wrapped: dict[str, Run] = {}
         for segment, run in self.runs.items():
-            run.begin(memory, stream := streams[segment.stream])
+            stream = streams[segment.stream]
+            same_states = run.begin(memory, stream)
             for op in segment.ops if self.pieces else ():
                 memory.contexts[op].pieces = self.pieces[op]
-                self.pieces[op].begin(stream, run.states)
+                self.pieces[op].begin(stream, same_states=same_states)
             wrapped |= {op: run.of(op) for op in segment.ops}
         return wrapped
 

@@ -94,7 +94,7 @@ class SegmentRun:
             int, int | str
         ] = {}  # hash, latest last -> times, or why it is not captured
         self._memory: Memory | None = None  # of the leg that is on
-        self.states: tuple[object, ...] = ()  # that it works on in this leg
+        self._states: tuple[object, ...] = ()
         # What they do is seen in no value.
         self._only_change = {op for op in segment.ops if graph.only_changes_states(op)}
         self._buffers: list[list[Any]] = []
@@ -130,8 +130,11 @@ class SegmentRun:
         self._done: list[tuple[Run, Context]] = []
         self._stamps: list[_Later] = []  # of the capture
 
-    def begin(self, memory: Memory, stream: Stream) -> None:
-        """Forget what was captured on other states: a graph knows them by address."""
+    def begin(self, memory: Memory, stream: Stream) -> bool:
+        """Forget what was captured on other states: a graph knows them by address.
+
+        Returns whether the states are those of the leg before.
+        """
         self.interrupted.clear()
         self._memory, self._cells, self._stream = memory, memory.cells, stream
         states = tuple(
@@ -143,13 +146,13 @@ class SegmentRun:
         )
         inner = (self._segment.inner & self._on_device) - memory.held
         settled = self._on_device - (inner - memory.kept.keys())
-        same = [id(state) for state in states] == [id(state) for state in self.states]
+        same = [id(state) for state in states] == [id(state) for state in self._states]
         if not same or settled != self._settled:
             while self._known:
                 self._give_up()
             self._seen.clear()
             self._met.clear()
-        self.states, self._settled = states, settled
+        self._states, self._settled = states, settled
         self._kept = {name: memory.kept[name] for name in self._settled & memory.kept.keys()}
         memory.kept_elsewhere.update(self._kept)
         self._phases = math.lcm(*(len(self._cells[name].cells) for name in self._slotted - inner))
@@ -157,6 +160,7 @@ class SegmentRun:
         self._buffers = [
             cells.buffers for cells in filled if cells.buffers and cells.value.allocate is not None
         ]
+        return same
 
     def of(self, op: str) -> Run:
         part = self._segment.ops.index(op)
@@ -282,7 +286,7 @@ class SegmentRun:
             step % self._phases,
             *[where.signature(datum) for datum in self._inputs],
             *[where.signature(buffer) for buffer in self._buffers_of(step)],
-            *[signature(state, place) for state in self.states],
+            *[signature(state, place) for state in self._states],
         )
 
     def _buffers_of(self, step: int) -> tuple[Any, ...]:
@@ -294,7 +298,7 @@ class SegmentRun:
         None: there is no such step, or it knows its places for ever.
         """
         self._key, buffers = key, self._buffers_of(step)
-        states = tuple(signature(state, place) for state in self.states)
+        states = tuple(signature(state, place) for state in self._states)
         self._shape = alike((*self._inputs, *buffers)), states
         there = self._alike.get(self._shape)
         known = None if there is None else self._known[there]
@@ -324,7 +328,7 @@ class SegmentRun:
         """From the places of a step to those of this one. Raises `CannotMove`."""
         moves = Moves()
         moves.add_all((known.inputs, known.buffers), (self._inputs, buffers))
-        moves.add_all(self.states, self.states)
+        moves.add_all(self._states, self._states)
         for name in self._settled:
             if (datum := known.outputs.get(name)) is not None:
                 slot = step % len(self._cells[name].cells)

@@ -60,18 +60,16 @@ class OpPieces:
     terms: Terms
     counts: Counts = field(default_factory=Counts)
     stream: Stream | None = None  # of the run that is on
-    _states: Sequence[object] = ()  # that recordings were made on
     _known: dict[Hashable, _Recorded] = field(default_factory=dict)  # what was used last is last
     _runs: int = 0
     _seen: dict[Hashable, int | str] = field(default_factory=dict)  # times, or why it is not
 
-    def begin(self, stream: Stream, states: Sequence[object]) -> None:
+    def begin(self, stream: Stream, *, same_states: bool) -> None:
         """For a new leg of a run: what was recorded on other states is of no use."""
         self.stream = stream
-        if [*map(id, states)] != [*map(id, self._states)]:
+        if not same_states:
             self._known.clear()
             self._seen.clear()
-        self._states = states
 
     def size(self, count: int) -> int | None:
         """Four sizes for each power of two, so that a fifth is computed in vain at the most."""

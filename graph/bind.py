@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from .errors import GraphError, StepweaveError, did_you_mean
 from .node import Node, Op, OpContext, Read, Run, State, Value
 from .parameters import Parameter, Resources, Wanted, parameters
+from .validate import state_at_a_carry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -203,13 +204,7 @@ class Binder:
         for name, each in op.parameters.items():
             if each.role == "read" and self._is_state(each) and name not in node.wiring:
                 if each.carry:
-                    raise GraphError(
-                        f"node {node.template.name!r}: {op.name!r} reads the state {each.name!r} "
-                        f"at a carry of {each.carry}. A state is changed in place and has no "
-                        "versions: read it without a carry, or make it a value.",
-                        code="SW-CARRY",
-                        line=node.template.line,
-                    )
+                    raise state_at_a_carry(node.template, op.name, Read(each.name, each.carry))
                 use.states[name] = each.name
             elif each.role == "read":
                 use.reads[name] = node.wiring.get(name, Read(each.name, each.carry))
@@ -225,23 +220,21 @@ class Binder:
         """A function is given a value, and returns one: of a state it is given the thing itself."""
         states = self._named_states.union(*(use.states.values() for use in self._uses))
         for use in self._uses:
-            where = f"node {use.node.template.name!r}: {use.op.name!r}"
-            for parameter, read in use.reads.items():
-                if read.name in states:
-                    raise GraphError(
-                        f"{where} reads the state {read.name!r} as the value of {parameter!r}. "
-                        "Read a value, or declare the parameter with `state()`.",
-                        code="SW-ARGUMENT",
-                        line=use.node.template.line,
-                    )
-            for name in use.writes:
-                if name in states:
-                    raise GraphError(
-                        f"{where} returns {name!r}, which is a state. Change it in place, with a "
-                        "parameter declared with `update()`, or return a value of another name.",
-                        code="SW-ARGUMENT",
-                        line=use.node.template.line,
-                    )
+            wrong = [
+                f"reads the state {read.name!r} as the value of {parameter!r}. Read a value, or "
+                "declare the parameter with `state()`."
+                for parameter, read in use.reads.items()
+                if read.name in states
+            ] + [
+                f"returns {name!r}, which is a state. Change it in place, with a parameter "
+                "declared with `update()`, or return a value of another name."
+                for name in use.writes
+                if name in states
+            ]
+            if wrong:
+                node = use.node.template
+                said = f"node {node.name!r}: {use.op.name!r} {wrong[0]}"
+                raise GraphError(said, code="SW-ARGUMENT", line=node.line)
 
     def _is_state(self, parameter: Parameter) -> bool:
         return isinstance(parameter.of, str) and parameter.of in self._named_states

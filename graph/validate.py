@@ -13,7 +13,7 @@ from typing import get_args
 from .arguments import MAX_DISTANCE, number, whole
 from .errors import GraphError, did_you_mean
 from .modes import check_modes
-from .node import Node, Place, State, Storage, Value
+from .node import Node, Place, Read, State, Storage, Value
 from .rates import check_rates
 from .step_graph import StepGraph, Vertex
 from .validate_ranks import check_ranks
@@ -64,6 +64,17 @@ def _unique(kind: str, declared: Iterable[Node | Value | State]) -> None:
 
 def _wrong(node: Node, code: str, problem: str, advice: str) -> GraphError:
     return GraphError(f"node {node.name!r}: {problem}. {advice}", code=code, line=node.line)
+
+
+def state_at_a_carry(node: Node, op: str, read: Read) -> GraphError:
+    """What is wrong with a read of a state that asks for an older version of it."""
+    return _wrong(
+        node,
+        "SW-CARRY",
+        f"{op!r} reads the state {read.name!r} at a carry of {read.carry}",
+        "A state is changed in place and has no versions: read it without a carry, or make it a "
+        "value.",
+    )
 
 
 def _check_nodes(graph: StepGraph) -> None:
@@ -193,13 +204,7 @@ def _check_reads(graph: StepGraph) -> None:
                     f"A carry counts steps back: `{read.name}@-{-read.carry}`.",
                 )
             if read.carry and read.name in graph.states:
-                raise _wrong(
-                    vertex.node,
-                    "SW-CARRY",
-                    f"{vertex.name!r} reads the state {read.name!r} at a carry of {read.carry}",
-                    "A state is changed in place and has no versions: read it without a carry, "
-                    "or make it a value.",
-                )
+                raise state_at_a_carry(vertex.node, vertex.name, read)
         _check_repeats(vertex)
 
 

@@ -39,9 +39,11 @@ def _listed(value: Any) -> Any:
 
 
 def _one_or_listed(value: Any) -> Any:
-    if not isinstance(value, str | list | tuple):
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple):
         raise ValueError(f"must be a text or a list of texts, not {type(value).__name__}")
-    return (value,) if isinstance(value, str) else _listed(value)
+    return _listed(value)
 
 
 def _ids_as_numbers(value: Any) -> Any:

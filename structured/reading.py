@@ -52,12 +52,10 @@ def read(spec: GrammarSpec, library: Library) -> Reading:
             return Reading(GrammarSpec("regex", source), unenforced)
         case "structural_tag":
             return _read_tag(spec, library)
-        case "grammar":
-            if (path := endless(spec.source)) is not None:
-                raise GrammarError(
-                    f"grammar: no text of it ends, as its rules need each other: {' → '.join(path)}"
-                )
-            return Reading(spec)
+        case "grammar" if (path := endless(spec.source)) is not None:
+            raise GrammarError(
+                f"grammar: no text of it ends, as its rules need each other: {' → '.join(path)}"
+            )
         case _:
             return Reading(spec)
 

@@ -242,13 +242,11 @@ def _expected(plan: Plan, costs: Mapping[str, Mapping[str, float]]) -> tuple[flo
     if not shares:
         return None
     word = _word_of_shares(plan, shares)
-    drawn = Counter(word[DRAWN:])
-    known = {mode.name: mode.share for mode in plan.graph.modes}
-    part = {
-        mode: drawn[mode] / DRAWN if None in known.values() else known[mode] or 0.0
-        for mode in costs
+    if any(mode.share is None for mode in plan.graph.modes):
+        shares = {mode: number / DRAWN for mode, number in Counter(word[DRAWN:]).items()}
+    average = {
+        op: sum(costs[mode][op] * share for mode, share in shares.items()) for op in plan.costs
     }
-    average = {op: sum(costs[mode][op] * part[mode] for mode in costs) for op in plan.costs}
     least = float(_growth(_always(_delays(plan.always, average))))
     # Of so many steps a little less may come out by chance.
     return max(_drawn(plan, costs, word), least), least

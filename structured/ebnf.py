@@ -7,8 +7,8 @@ that is not read here, which the libraries may well know, is nothing that is cla
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 ROOT = "root"
 
@@ -33,11 +33,11 @@ class _Unread(Exception):
     """The grammar has something that is not read here."""
 
 
-@dataclass(frozen=True)
-class _Alternatives:
-    """What rules each alternative needs, and what groups; () for a text that is there already."""
+Name = str | int
+"""A rule's name, or the number of a group of it, which is as a rule of its own."""
 
-    options: Sequence[Sequence[str | _Alternatives]]
+Rules = Mapping[Name, Sequence[Sequence[Name]]]
+"""Alternatives of each rule: what each needs, in their order. Nothing is needed for a text."""
 
 
 def endless(source: str) -> tuple[str, ...] | None:
@@ -46,28 +46,54 @@ def endless(source: str) -> tuple[str, ...] | None:
     None where some text ends, or nothing is known. Raises nothing.
     """
     try:
-        rules = {name: _read(body) for name, body in _bodies(_tokens(source))}
-    except (_Unread, RecursionError):
+        rules = _rules(_tokens(source))
+    except _Unread:
         return None
-    ending: set[str] = set()
-    while more := {
-        name for name, rule in rules.items() if name not in ending and _ends(rule, ending)
-    }:
-        ending |= more
+    ending = _ending(rules)
     if ROOT in ending or ROOT not in rules:
         return None
-    path = [ROOT]
-    while path.count(path[-1]) == 1:
-        needed = next(_needed(rules[path[-1]], ending))
+    path: dict[str, None] = {}
+    needed: Name = ROOT
+    while needed not in path:
         if needed not in rules:
             return None
-        path.append(needed)
-    return tuple(path)
+        if isinstance(needed, str):
+            path[needed] = None
+        needed = next(part for part in rules[needed][0] if part not in ending)
+    return (*path, str(needed))
 
 
 def _tokens(source: str) -> list[Token]:
     found = [(match.lastgroup or "other", match[0]) for match in _TOKEN.finditer(source)]
     return [each for each in found if each[0] != "blank"]
+
+
+def _rules(tokens: Sequence[Token]) -> Rules:
+    rules: dict[Name, list[list[Name]]] = {}
+    for name, body in _bodies(tokens):
+        rules[name] = [[]]
+        inside: list[Name] = [name]  # the rule, and groups that are open
+        for at, token in enumerate(body):
+            kind, written = token
+            part: Name | None = None
+            if token == ("sign", "("):
+                inside.append(len(rules))
+                rules[inside[-1]] = [[]]
+            elif token == ("sign", ")"):
+                part = inside.pop()
+                if not inside:
+                    raise _Unread
+            elif token == ("sign", "|"):
+                rules[inside[-1]].append([])
+            elif kind == "name":
+                part = written
+            elif kind not in ("text", "times"):
+                raise _Unread
+            if part is not None and not _may_be_missing(body, at + 1):
+                rules[inside[-1]][-1].append(part)
+        if len(inside) > 1:
+            raise _Unread
+    return rules
 
 
 def _bodies(tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
@@ -82,53 +108,37 @@ def _bodies(tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
         yield name, tokens[start + 2 : end]
 
 
-def _read(tokens: Sequence[Token]) -> _Alternatives:
-    found, after = _alternatives(tokens, 0)
-    if after < len(tokens):
-        raise _Unread
-    return found
-
-
-def _alternatives(tokens: Sequence[Token], at: int) -> tuple[_Alternatives, int]:
-    options: list[list[str | _Alternatives]] = [[]]
-    while at < len(tokens) and tokens[at] != ("sign", ")"):
-        kind, written = tokens[at]
+def _may_be_missing(body: Sequence[Token], at: int) -> bool:
+    """Whether what is written from here on allows what stands before it to be there no times."""
+    while at < len(body) and body[at][0] == "times":
+        if body[at][1] in "*?" or re.match(r"\{\s*0+\s*[,}]", body[at][1]):
+            return True
         at += 1
-        part: str | _Alternatives | None = None
-        if written == "|" and kind == "sign":
-            options.append([])
+    return False
+
+
+def _ending(rules: Rules) -> set[Name]:
+    """Rules of which some text ends, in time linear in what is written."""
+    ending: set[Name] = set()
+    waiting: dict[Name, list[tuple[Name, list[Name]]]] = defaultdict(list)
+    ready: list[Name] = []
+    for name, options in rules.items():
+        for option in options:
+            missing = list(option)
+            if missing:
+                waiting[missing[-1]].append((name, missing))
+            else:
+                ready.append(name)
+    while ready:
+        name = ready.pop()
+        if name in ending:
             continue
-        if written == "(" and kind == "sign":
-            part, at = _alternatives(tokens, at)
-            if at >= len(tokens):
-                raise _Unread
-            at += 1
-        elif kind == "name":
-            part = written
-        elif kind != "text":
-            raise _Unread
-        while at < len(tokens) and tokens[at][0] == "times":
-            if tokens[at][1] in "*?" or re.match(r"\{\s*0+\s*[,}]", tokens[at][1]):
-                part = None
-            at += 1
-        if part is not None:
-            options[-1].append(part)
-    return _Alternatives(options), at
-
-
-def _ends(rule: str | _Alternatives, ending: set[str]) -> bool:
-    if isinstance(rule, str):
-        return rule in ending
-    return any(all(_ends(part, ending) for part in option) for option in rule.options)
-
-
-def _needed(rule: str | _Alternatives, ending: set[str]) -> Iterator[str]:
-    """Rules that have no text which ends, and that some alternative needs."""
-    if isinstance(rule, str):
-        if rule not in ending:
-            yield rule
-        return
-    for option in rule.options:
-        for part in option:
-            if not _ends(part, ending):
-                yield from _needed(part, ending)
+        ending.add(name)
+        for waits, missing in waiting.pop(name, []):
+            while missing and missing[-1] in ending:
+                missing.pop()
+            if missing:
+                waiting[missing[-1]].append((waits, missing))
+            else:
+                ready.append(waits)
+    return ending

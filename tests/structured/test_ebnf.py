@@ -36,7 +36,9 @@ from stepweave.structured.reading import read
         ('root ::= ("a" root', None),
         ('root ::= "a" root)', None),
         ('root ::= "a" root\nroot ::= "b"', None),
-        ("root ::= " + "(" * 5000 + "root" + ")" * 5000, None),
+        ("root ::= " + "(" * 5000 + "root" + ")" * 5000, ("root", "root")),
+        ("root ::= " + "(" * 5000 + '"a"' + ")" * 5000, None),
+        ('root ::= ("a" (b))+\nb ::= "b" (("c" b) | (root))', ("root", "b", "b")),
     ],
 )
 def test_each_rule_of_the_path_needs_the_next(source: str, path: tuple[str, ...] | None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..configs.errors import ConfigError, Mark
 from ..configs.stages import for_stages
+from ..configs.yaml_source import Located
 
 
 def overrides(settings: Iterable[str] | None) -> dict[str, str]:
@@ -25,16 +26,16 @@ def pairs(option: str, texts: Iterable[str] | None, form: str = "KEY=VALUE") -> 
     return found
 
 
-def of_model(settings: Iterable[str] | None, model: str | None) -> dict[str, str]:
+def of_model(settings: Iterable[str] | None, model: str | None) -> dict[str, Any]:
     """The settings by key, and what `--model` says. Raises `ConfigError` where both say it."""
-    found = overrides(settings)
+    found: dict[str, Any] = dict(overrides(settings))
     if model is not None:
         _said_once(found, "--model", "model.name")
-        found["model.name"] = model
+        found["model.name"] = Located(model, Mark(f"--model {model}"))
     return found
 
 
-def with_ranks(settings: Mapping[str, str], tp: int | None, pp: int | None) -> dict[str, Any]:
+def with_ranks(settings: Mapping[str, Any], tp: int | None, pp: int | None) -> dict[str, Any]:
     """The settings, and what `--tp` and `--pp` say. Raises `ConfigError` where both say it."""
     found: dict[str, Any] = dict(settings)
     for option, key, count in (("--tp", "tensor", tp), ("--pp", "pipeline", pp)):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent
 MAX_EXTENDS = 8
+WRITTEN_HERE = "pipeline"
+"""What a config is called that is no file, but keys from Python; the argument of `LLM`."""
 
 
 @dataclass(frozen=True)
@@ -81,21 +83,45 @@ def shipped_file(name: str) -> Path:
 
 
 def load_config(
-    name: str | Path, overrides: Mapping[str, Any] | None = None
+    name: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
 ) -> PipelineConfig | AbstractGraph:
-    """The config of a path or shipped name; `overrides` as in `--set scheduler.max_rows=4`.
+    """The config of a path, a shipped name, or the keys of a file, such as
+    `{"extends": "async", "depth": 3}`; `overrides` as in `--set scheduler.max_rows=4`.
 
-    A text is read as YAML, as on the command line; any other plain value is meant as it is, and a
-    mapping sets the keys that it has. Raises `ConfigError` with each problem and its place.
+    An override that is a text is read as YAML, as on the command line; any other plain value is
+    meant as it is, and a mapping sets the keys that it has. Raises `ConfigError` with each problem
+    and its place.
     """
-    return load(name, overrides).config
+    return load(name, overrides, option=None).config
 
 
-def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
-    """The config together with its source. Raises `ConfigError` listing all that is wrong."""
-    path = _find(str(name), Path())
-    merged, extended = _merged(path, str(name), ())
-    return _loaded(with_settings(merged, overrides or {}), str(name), extended)
+def load(
+    name: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    option: str | None = "--set",
+) -> Loaded:
+    """The config together with its source. Raises `ConfigError` listing all that is wrong.
+
+    `option`: by which the command line gave `overrides`; None: they come from Python.
+    """
+    if isinstance(name, Mapping):
+        called = WRITTEN_HERE
+        merged, extended = _merged(_keys_of(name), Path(), ())
+    else:
+        called = str(name)
+        path = _find(called, Path())
+        merged, extended = _merged(read_yaml(path, called), path.parent, (path.resolve(),))
+    return _loaded(with_settings(merged, overrides or {}, option), called, extended)
+
+
+def _keys_of(given: Mapping[str, Any]) -> Located:
+    """The keys of a file that is written in Python. Raises `ConfigError`."""
+    mark = Mark(WRITTEN_HERE)
+    for key in given:
+        if not isinstance(key, str):
+            raise ConfigError.at(mark, f"a key must be text, not {key!r}")
+    return located(given, mark)
 
 
 def _loaded(source: Located, name: str, extended: Extended | None = None) -> Loaded:
@@ -124,10 +150,13 @@ def _find(name: str, beside: Path) -> Path:
     raise ConfigError.at(Mark(name), f"no such file or shipped config{near}", "SW-NO-FILE")
 
 
-def _merged(path: Path, name: str, above: tuple[Path, ...]) -> tuple[Located, Extended | None]:
-    """The file's content laid over that of the file it extends, and that file."""
-    here = path.resolve()
-    read = read_yaml(path, name)
+def _merged(
+    read: Located, beside: Path, above: tuple[Path, ...]
+) -> tuple[Located, Extended | None]:
+    """A file's content laid over that of the file it extends, and that file.
+
+    `beside`: the folder that it lies in; `above`: the file itself, after those that extend it.
+    """
     assert isinstance(read.value, dict), "read_yaml returned something else than a mapping"
     own = {key: part for key, part in read.value.items() if key != "extends"}
     source, parent = Located(own, read.mark, read.key), read.value.get("extends")
@@ -136,14 +165,16 @@ def _merged(path: Path, name: str, above: tuple[Path, ...]) -> tuple[Located, Ex
     if not isinstance(parent.value, str):
         raise ConfigError.at(parent.mark, "extends must be a shipped name or a path")
     try:
-        found = _find(parent.value, path.parent)
+        found = _find(parent.value, beside)
     except ConfigError as error:
         raise ConfigError.at(parent.mark, f"extends {error.message}", error.code) from error
-    if found.resolve() in (*above, here):
+    here = found.resolve()
+    if here in above:
         raise ConfigError.at(parent.mark, f"extends {parent.value!r}, which extends this file")
-    if len(above) >= MAX_EXTENDS:
+    if len(above) > MAX_EXTENDS:
         raise ConfigError.at(parent.mark, f"extends through more than {MAX_EXTENDS} files")
-    before, _ = _merged(found, _shown(found, parent.value), (*above, here))
+    content = read_yaml(found, _shown(found, parent.value))
+    before, _ = _merged(content, found.parent, (*above, here))
     return _file_over(before, source), Extended(_name_of(found), before)
 
 
@@ -253,14 +284,23 @@ def _names(parts: list[Located]) -> list[str | None]:
     return found
 
 
-def with_settings(source: Located, overrides: Mapping[str, Any]) -> Located:
-    """`source` with values replaced; nodes and policies as in a file that extends it."""
+def with_settings(
+    source: Located, overrides: Mapping[str, Any], option: str | None = "--set"
+) -> Located:
+    """`source` with values replaced; nodes and policies as in a file that extends it.
+
+    A value that is located has been said otherwise than by `option`, and is told there.
+    """
     changes: Located | None = None
     for key, given in dotted(overrides):
-        mark = Mark(f"--set {key}={given}" if isinstance(given, str) else f"overrides[{key!r}]")
+        written = option is not None and isinstance(given, str)
+        mark = Mark(f"{option} {key}={given}" if written else f"overrides[{key!r}]")
+        if isinstance(given, Located):
+            mark = given.mark
         steps = key.split(".")
         if not all(steps):
-            raise ConfigError.at(mark, "write it as --set dotted.key=value")
+            form = "a key as dotted.key" if option is None else f"it as {option} dotted.key=value"
+            raise ConfigError.at(mark, f"write {form}")
         value = _moved(_read(given, mark), mark)
         if len(steps) == 2 and steps[0] == "policies":
             value = by_kind(value)
@@ -274,6 +314,8 @@ def with_settings(source: Located, overrides: Mapping[str, Any]) -> Located:
 
 def _read(given: Any, mark: Mark) -> Located:
     """A text as YAML, anything else as it is."""
+    if isinstance(given, Located):
+        return given
     if not isinstance(given, str):
         return located(given, mark)
     try:

@@ -78,8 +78,12 @@ class PromptLine(Keys):
 
     @model_validator(mode="after")
     def _one_prompt(self) -> PromptLine:
-        if [self.prompt, self.prompt_token_ids, self.messages].count(None) != 2:
+        ways = ("prompt", "prompt_token_ids", "messages")
+        given = [key for key in ways if getattr(self, key) is not None]
+        if not given:
             raise ValueError("needs either prompt, prompt_token_ids or messages")
+        if len(given) > 1:
+            raise ValueError(f"has {' and '.join(given)}: give one of them")
         if self.images and self.messages is not None:
             raise ValueError("the images of messages stand in their contents: leave out images")
         return self

@@ -372,7 +372,7 @@ def _or_auto(schema: dict[str, Any]) -> None:
 
 
 class PipelineConfig(Part):
-    """A decode pipeline: model, features, placement."""
+    """A decode pipeline: model, features, placement. `load_config` makes one of a file's keys."""
 
     version: Literal[2] = Field(default=2, description="Version of this format.")
     model: ModelConfig = Field(default_factory=ModelConfig)

@@ -44,9 +44,9 @@ class Ratio:
     """B over A of one figure: the median over the rounds, the smallest and the largest."""
 
     figure: Figure
-    a: float  # median over the rounds
-    b: float
-    rounds: tuple[float, ...]  # the ratio of each; of rounds in which A has the figure
+    a: float | None  # median over the rounds that have the figure
+    b: float | None
+    rounds: tuple[float, ...]  # the ratio of each in which both have the figure
 
     @property
     def median(self) -> float | None:
@@ -77,12 +77,7 @@ class Comparison:
             return []
         found = [[each.summary.to_json() for each in both] for both in self.rounds]
         return [
-            Ratio(
-                figure,
-                median(a[figure.key] for a, _ in found),
-                median(b[figure.key] for _, b in found),
-                tuple(b[figure.key] / a[figure.key] for a, b in found if a[figure.key] > 0),
-            )
+            _ratio(figure, [(a[figure.key], b[figure.key]) for a, b in found])
             for figure in figures(self.rounds[0][0].load.percentiles)
         ]
 
@@ -95,6 +90,16 @@ class Comparison:
             "rounds": [[each.to_json(requests=requests) for each in both] for both in self.rounds],
             "interrupted": self.interrupted,
         }
+
+
+def _ratio(figure: Figure, rounds: Sequence[tuple[float | None, float | None]]) -> Ratio:
+    a, b = ([each for each in side if each is not None] for side in zip(*rounds, strict=True))
+    return Ratio(
+        figure,
+        median(a) if a else None,
+        median(b) if b else None,
+        tuple(of_b / of_a for of_a, of_b in rounds if of_a and of_b is not None),
+    )
 
 
 async def compare(
@@ -120,17 +125,18 @@ async def compare(
 
 def comparison_table(found: Comparison) -> str:
     """A row for each figure: both medians, and the ratio with its range."""
-    a, b = found.names
     count = len(found.rounds)
     heading = f" Comparison over {count} round{'s' * (count != 1)} "
-    lines = [heading.center(_WIDTH, "="), f"A: {a}", f"B: {b}", _row("", "A", "B", "B/A", "range")]
+    names = [f"{side}: {name}" for side, name in zip("AB", found.names, strict=True)]
+    lines = [heading.center(_WIDTH, "="), *names, _row("", "A", "B", "B/A", "range")]
     for each in found.ratios():
         if each.median is None:
             ratio, span = "–", ""
         else:
             ratio = f"{each.median:.3f}"
             span = f"{min(each.rounds):.3f} … {max(each.rounds):.3f}"
-        lines.append(_row(each.figure.name, f"{each.a:.2f}", f"{each.b:.2f}", ratio, span))
+        a, b = ("–" if side is None else f"{side:.2f}" for side in (each.a, each.b))
+        lines.append(_row(each.figure.name, a, b, ratio, span))
     return "\n".join([*lines, "=" * _WIDTH])
 
 

@@ -72,6 +72,8 @@ def _over_time(rates: Sequence[float]) -> Iterator[str]:
 def _bars(left: float, room: float, name: str, found: Distribution) -> Iterator[str]:
     """A bar for the mean and for each percentile, with its number."""
     yield svg.text(left, _BARS_TOP - 14, f"{name}, ms", size=12, bold=True)
+    if not found.count:
+        return
     figures = [("mean", found.mean)]
     figures += [
         ("median" if wanted == 50.0 else f"P{wanted:g}", ms)

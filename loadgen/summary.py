@@ -17,18 +17,23 @@ PERCENTILES = (50.0, 90.0, 99.0)
 
 @dataclass(frozen=True)
 class Distribution:
-    """Of one latency over all requests, in ms. Percentiles are interpolated linearly."""
+    """Of one latency over all requests, in ms. Percentiles are interpolated linearly.
 
+    `count`: of how many values; all is zero where there is none.
+    """
+
+    count: int
     mean: float
     std: float
     percentiles: Mapping[float, float]
 
     @classmethod
     def of(cls, seconds: Iterable[float | None], wanted: Sequence[float]) -> Distribution:
-        """Of the seconds that are known; all zero where none is."""
-        ms = np.array([each * 1e3 for each in seconds if each is not None] or [0.0])
+        """Of the seconds that are known."""
+        known = [each * 1e3 for each in seconds if each is not None]
+        ms = np.array(known or [0.0])
         found = dict(zip(wanted, map(float, np.percentile(ms, wanted)), strict=True))
-        return cls(float(ms.mean()), float(ms.std()), found)
+        return cls(len(known), float(ms.mean()), float(ms.std()), found)
 
     @property
     def median(self) -> float:
@@ -99,7 +104,7 @@ class Summary:
         return self.per_second(self.input_tokens + self.output_tokens)
 
     def to_json(self) -> dict[str, Any]:
-        """The names that scripts know from other load generators."""
+        """The names that scripts know from other load generators; null: there is no such value."""
         found: dict[str, Any] = {
             "duration": self.seconds,
             "completed": self.completed,
@@ -114,11 +119,12 @@ class Summary:
             "max_concurrent_requests": self.peak_concurrency,
         }
         for key, each in self.latencies.items():
-            found |= {f"mean_{key}_ms": each.mean, f"median_{key}_ms": each.median}
-            found[f"std_{key}_ms"] = each.std
+            of_key = {f"mean_{key}_ms": each.mean, f"median_{key}_ms": each.median}
+            of_key[f"std_{key}_ms"] = each.std
             for wanted, ms in each.percentiles.items():
                 if wanted != 50.0:
-                    found[f"p{wanted:g}_{key}_ms"] = ms
+                    of_key[f"p{wanted:g}_{key}_ms"] = ms
+            found |= of_key if each.count else dict.fromkeys(of_key)
         return found | {"errors": dict(self.errors)}
 
 

@@ -47,10 +47,11 @@ def _counts(summary: Summary, limit: int | None, rate: float) -> Iterator[str]:
 
 
 def _latency(name: str, found: Distribution) -> Iterator[str]:
-    yield _row(f"Mean {name} (ms):", found.mean)
+    figures = {"Mean": found.mean}
     for percentile, ms in found.percentiles.items():
-        called = "Median" if percentile == 50.0 else f"P{percentile:g}"
-        yield _row(f"{called} {name} (ms):", ms)
+        figures["Median" if percentile == 50.0 else f"P{percentile:g}"] = ms
+    for called, ms in figures.items():
+        yield _row(f"{called} {name} (ms):", ms if found.count else None)
 
 
 def _speculation(found: Counts) -> Iterator[str]:
@@ -65,6 +66,7 @@ def _speculation(found: Counts) -> Iterator[str]:
             yield _row(f"  Position {place}:", 100 * rate)
 
 
-def _row(name: str, value: float) -> str:
-    written = str(value) if isinstance(value, int) else f"{value:.2f}"
+def _row(name: str, value: float | None) -> str:
+    """`-` stands for what was not measured."""
+    written = f"{value:.2f}" if isinstance(value, float) else str("-" if value is None else value)
     return f"{name:<40} {written}"

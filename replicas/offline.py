@@ -43,7 +43,7 @@ class Replicated:
 
     def __init__(
         self,
-        pipeline: PipelineConfig | str | Path | None = None,
+        pipeline: PipelineConfig | str | Path | Mapping[str, Any] | None = None,
         *,
         replicas: int,
         model: str | Path | None = None,

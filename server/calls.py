@@ -165,6 +165,9 @@ class Call:
         self.usage.ended(output, first=choice % self._n == 0)
         if output.finish_reason == "error":
             raise self._failure(choice, output)
+        if output.finish_reason == "cancelled" and not self.usage.completion:
+            # By the service: a client that cancels has left. Nothing is lost with another service.
+            raise unavailable("the service has shut down before the request began")
 
     def _failure(self, choice: int, output: RequestOutput) -> ApiError:
         """A grammar that could not be compiled is the client's; all else is the service's."""

@@ -8,7 +8,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
-from ..configs.load import load_config
+from ..configs.load import WRITTEN_HERE, load_config
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
 from ..configs.stages import for_stages
@@ -28,7 +28,7 @@ FOR_THE_EMBEDDED_MODEL = "quickstart"
 
 def chosen(
     model: str | Path | None,
-    pipeline: PipelineConfig | str | Path | None,
+    pipeline: PipelineConfig | str | Path | Mapping[str, Any] | None,
     overrides: Mapping[str, Any] | None,
     tp: int | None = None,
     pp: int | None = None,
@@ -36,8 +36,11 @@ def chosen(
     """The pipeline that `LLM` is to load. Raises `TypeError`, `ConfigError` or `EngineError`."""
     if not isinstance(model, str | os.PathLike | None):
         raise TypeError(f"model must be a directory or a hub name, not {shown(model)}")
-    if not isinstance(pipeline, PipelineConfig | str | os.PathLike | None):
-        raise TypeError(f"pipeline must be a name, a path or a Pipeline, not {shown(pipeline)}")
+    if not isinstance(pipeline, PipelineConfig | str | os.PathLike | Mapping | None):
+        raise TypeError(
+            "pipeline must be a name, a path, the keys of a file, or a config, not "
+            f"{shown(pipeline)}"
+        )
     if not isinstance(overrides, Mapping | None):
         raise TypeError(f"overrides must be a mapping of keys to values, not {shown(overrides)}")
     changes = dict(overrides or {})
@@ -59,7 +62,8 @@ def chosen(
     name = pipeline or (FOR_THE_EMBEDDED_MODEL if model is None else FOR_A_MODEL)
     loaded = load_config(name, changes)
     if not isinstance(loaded, PipelineConfig):
-        raise EngineError(f"{name} is an abstract graph: there is nothing to run in it")
+        called = WRITTEN_HERE if isinstance(name, Mapping) else name
+        raise EngineError(f"{called} is an abstract graph: there is nothing to run in it")
     return loaded
 
 
@@ -68,8 +72,8 @@ def _changed(
 ) -> PipelineConfig:
     if overrides:
         raise EngineError(
-            "overrides change a pipeline's file, but pipeline is an object: give its name or path, "
-            "or change the object by model_copy(update=…)"
+            "overrides change a pipeline's file, but pipeline is a config: give its name, path or "
+            "keys, or change the config by model_copy(update=…)"
         )
     if model is None:
         return pipeline

@@ -53,7 +53,7 @@ class AsyncLLM:
         self,
         model: str | Path | None = None,
         *,
-        pipeline: PipelineConfig | str | Path | None = None,
+        pipeline: PipelineConfig | str | Path | Mapping[str, Any] | None = None,
         overrides: Mapping[str, Any] | None = None,
         tp: int | None = None,
         pp: int | None = None,

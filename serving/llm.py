@@ -48,8 +48,9 @@ class Traced:
 class LLM:
     """A loaded pipeline.
 
-    `model` replaces the pipeline's model: a directory or a hub name. `pipeline` is a config, a
-    path or a shipped name; if not given, `async_grammar` for a model, and `quickstart` for the
+    `model` replaces the pipeline's model: a directory or a hub name. `pipeline` is a path, a
+    shipped name, the keys of a file, such as {"extends": "async", "depth": 3}, or what
+    `load_config` made of them; if not given, `async_grammar` for a model, and `quickstart` for the
     embedded one. `overrides` change keys of the pipeline's file: {"depth": 3},
     {"scheduler": {"max_rows": 4}} or {"scheduler.max_rows": 4}; a text is read as YAML, as `--set`
     does. `tp` is the number of ranks that share the model, `pp` that of its stages: the program
@@ -64,7 +65,7 @@ class LLM:
         self,
         model: str | Path | None = None,
         *,
-        pipeline: PipelineConfig | str | Path | None = None,
+        pipeline: PipelineConfig | str | Path | Mapping[str, Any] | None = None,
         overrides: Mapping[str, Any] | None = None,
         tp: int | None = None,
         pp: int | None = None,

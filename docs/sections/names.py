@@ -62,7 +62,7 @@ def _shape(name: str, thing: Any) -> str:
     if isinstance(thing, EnumType):
         return "\n".join(f"{name}.{member.name}" for member in thing)
     if hasattr(thing, "model_fields"):
-        return f"{name}(**keys)  # as in a file"
+        return f"class {name}  # has the keys of a file"
     if getattr(thing, "_is_protocol", False):
         return f"class {name}  # made by executors"
     return _call(name, thing)

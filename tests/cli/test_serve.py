@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from stepweave.server.logs import ACCESS, SERVER
 from stepweave.server.run import configured
 from tests.server.in_process import serving
 from tests.server.in_thread import Running, running
+from tests.server.leftovers import until
 
 
 @pytest.fixture(autouse=True)
@@ -269,6 +271,28 @@ def test_what_has_not_ended_in_time_is_cancelled(monkeypatch: pytest.MonkeyPatch
         assert text.endswith("data: [DONE]\n\n")
         assert service.llm.service.unended == 0
     assert resorts == [server_run.LAST_RESORT_S]
+
+
+def test_a_request_that_had_not_begun_by_then_may_go_to_another_service() -> None:
+    asked = {**LONG, "stream": False}
+    with (
+        running(overrides={"scheduler.max_rows": 1}) as service,
+        service.client() as client,
+        service.client() as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        with client.stream("POST", "/v1/completions", json=LONG) as stream:
+            next(parts := stream.iter_text())
+            waiting = pool.submit(other.post, "/v1/completions", json=asked)
+            until(lambda: service.llm.service.queued == 1, "the second request waits")
+            assert drained(service, 0.0)
+            assert '"finish_reason":"cancelled"' in "".join(parts)
+        answer = waiting.result(60)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    error = answer.json()["error"]
+    assert (error["code"], error["type"]) == ("unavailable", "service_unavailable_error")
+    assert "before the request began" in error["message"]
 
 
 def drained(service: Running, seconds: float) -> bool:

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -485,3 +486,44 @@ def test_a_pipeline_config_survives_a_round_trip() -> None:
 def test_overrides_that_are_no_mapping_are_refused_in_one_sentence(overrides: Any) -> None:
     with pytest.raises(ConfigError, match=r"^overrides: must be a mapping of keys to values, not "):
         load_config("async", overrides)
+
+
+def test_a_config_is_written_in_python_as_in_a_file(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "extends": "async_eagle3_grammar",
+        "depth": 3,
+        "model": {"name": Path("/my/model")},
+        "nodes": {"draft": {"tokens": 2, "model": "/my/drafter"}, "bitmask": None},
+        "policies": {"drafting": "by_rows"},
+        "streams": ("compute", "draft", "copy"),
+    }
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps(keys, default=str))
+    assert load_config(keys).model_dump() == load_config(file).model_dump()
+    changed = [load_config(each, {"depth": 1}).model_dump() for each in (keys, file)]
+    assert changed[0] == changed[1] != load_config(file).model_dump()
+    graph = {"nodes": [{"name": "a", "host": {"writes": ["x"]}}], "values": {"x": {}}}
+    assert isinstance(load_config(graph), AbstractGraph)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"extends": "async", "depht": 2}, "pipeline: unknown key 'depht' (did you mean 'depth'?)"),
+        ({"extends": "asinc"}, "pipeline: extends asinc: no such file or shipped config (did you"),
+        ({"extends": "async", "depth": object()}, "pipeline: must be a text, number"),
+        ({"extends": "async", 3: 4}, "pipeline: a key must be text, not 3"),
+        (
+            {"extends": "async", "nodes": {"forwrd": None}},
+            "pipeline: nodes.forwrd: there is no node",
+        ),
+        ({"extends": 3}, "pipeline: extends must be a shipped name or a path"),
+        ({}, "pipeline: the pipeline lists no nodes"),
+    ],
+)
+def test_what_is_wrong_in_keys_from_python_is_told_in_one_line(
+    keys: dict[Any, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(keys)
+    assert caught.value.message.startswith(said)

@@ -76,7 +76,21 @@ def test_nothing_done_is_all_zero() -> None:
     assert found.cached_tokens is None
     assert (found.request_throughput, found.peak_output_throughput) == (0.0, 0.0)
     assert {each.mean for each in found.latencies.values()} == {0.0}
-    assert Distribution.of([None, 0.002], [50.0]) == Distribution(2.0, 0.0, {50.0: 2.0})
+    assert Distribution.of([None, 0.002], [50.0]) == Distribution(1, 2.0, 0.0, {50.0: 2.0})
+
+
+def test_what_no_request_came_to_is_null_and_not_zero() -> None:
+    refused = Ran((Outcome("a", 0, 0.0, 1.0, error="no"),), 0.0, 1.0)
+    found = Summary.of(refused).to_json()
+    assert found["failed"] == 1
+    assert found["output_throughput"] == 0
+    latencies = {key: value for key, value in found.items() if key.endswith("_ms")}
+    assert len(latencies) == 4 * 5
+    assert set(latencies.values()) == {None}
+    one_token = Ran((Outcome("a", 0, 0.0, 1.0, (1.0,), tokens=1),), 0.0, 1.0)
+    found = Summary.of(one_token).to_json()
+    assert found["mean_ttft_ms"] == 1000
+    assert found["mean_itl_ms"] is None
 
 
 def test_the_json_has_the_names_that_scripts_read() -> None:

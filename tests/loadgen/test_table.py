@@ -58,15 +58,22 @@ def test_what_was_not_asked_or_told_is_left_out() -> None:
     assert "P75.5 TTFT (ms):" in text
 
 
+def test_what_no_request_came_to_is_a_dash() -> None:
+    text = table(Summary.of(Ran((), 0.0, 1.0)), "")
+    assert "Mean TTFT (ms):                          -\n" in text
+    assert text.count(" -\n") == 4 * 4
+
+
 @pytest.mark.parametrize("ran", [RAN, Ran((), 0.0, 0.0), Ran(RAN.outcomes[:1], 0.0, 400.0)])
 def test_the_plot_is_a_picture_of_its_own_with_every_figure(ran: Ran) -> None:
     result = Result(Load(RandomPrompts(1, 1), 3), ran, {"model_id": 'a <b> "c"'})
     root = ElementTree.fromstring(plot_svg(result))
     groups = [each for each in root.iter(f"{SVG}g") if each.get("class") == "latency"]
-    assert len(groups) == 4 * 4
+    measured = {key for key, each in result.summary.latencies.items() if each.count}
+    assert len(groups) == 4 * len(measured)
     words = [each.text or "" for each in root.iter(f"{SVG}text")]
     mean = result.summary.latencies["e2el"].mean
-    assert f"mean {mean:,.2f}" in words
+    assert (f"mean {mean:,.2f}" in words) == ("e2el" in measured)
     assert any("failed" in word for word in words) == (result.summary.failed > 0)
     for rect in root.iter(f"{SVG}rect"):
         assert float(rect.get("x", 0)) + float(rect.get("width", 0)) <= 760

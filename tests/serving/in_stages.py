@@ -67,6 +67,10 @@ def staged_engines(build: Callable[[Wired], Engine], count: int) -> list[Engine]
     """An engine for each stage, the last made first: it says what the others keep."""
     wires = Wires(count)
     made = [build(Wired(Stage(index, count), wires)) for index in reversed(range(count))]
+    # Ranks of a group tell each other what their caches depend on; there is no group here.
+    tail = max(each._tail for each in made)
+    for each in made:
+        each._tail = tail
     return made[::-1]
 
 

@@ -344,15 +344,22 @@ def served_by(
     resources: Mapping[Resource[Any], object] | None,
 ) -> Engine:
     """An engine for these requests, with new states: that of an earlier cell, if built alike."""
+    config = replace(config_of(cell, requests, executor), depth=depth, policies=policies)
+    changed = tuple(sorted((settings or {}).items()))
+    asked = (config, cell.method == OTHER, drafter_context(cell), changed)
+    return built(*asked, resources) if resources else kept_engine(*asked)
+
+
+def config_of(cell: Cell, requests: Sequence[CellRequest], executor: str) -> TinyConfig:
+    """What a cell asks of an engine, but for its depth and policies."""
     base = MORE_SITUATIONS[cell.situation]
     method, tree, k = TREES.get(cell.method or "", (cell.method, None, 3 if cell.method else 0))
     if cell.method in MODULES:
         method, k = "mtp", 4
     if cell.situation in SHORT_OF_BLOCKS:
         base = replace(base, num_blocks=just_admitted(requests, k))
-    config = replace(
+    return replace(
         base,
-        depth=depth,
         executor=executor,
         draft_tokens=k,
         method=cast(Method, "draft_model" if method in (None, OTHER) else method),
@@ -362,13 +369,12 @@ def served_by(
         context=CONTEXT,
         cache_dtype=cell.kept,
         check="strict" if executor == "serial" else "off",
-        policies=policies,
     )
-    short = 20 if cell.situation == "short drafter context" else None
-    changed = tuple(sorted((settings or {}).items()))
-    if resources:
-        return built(config, method == OTHER, short, changed, resources)
-    return kept_engine(config, method == OTHER, short, changed)
+
+
+def drafter_context(cell: Cell) -> int | None:
+    """The longest text that the drafter can read; None: that of the target."""
+    return 20 if cell.situation == "short drafter context" else None
 
 
 def built(

@@ -6,24 +6,23 @@ import itertools
 import random
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from stepweave.serving.engine import Engine
-from stepweave.testing.engines import Method, fitted, tiny_engine, tiny_request
+from stepweave.testing.engines import fitted, tiny_engine, tiny_request
 from tests.serving.in_stages import Wired, in_groups, run_together, staged_engines
 from tests.serving.matrix import (
     CONTEXT,
     GRAMMARS,
     METHODS,
     SAMPLING,
-    SHORT_OF_BLOCKS,
     SITUATIONS,
-    TREES,
     Cell,
     asked,
-    just_admitted,
+    config_of,
+    drafter_context,
     run,
 )
 
@@ -35,25 +34,10 @@ CELLS = [
 def check(cell: Cell, stages: int, executor: str = "threads") -> None:
     requests = asked(cell)
     alone = run(cell, requests, depth=1, executor="serial")
-    usual: tuple[str | None, None, int] = (cell.method, None, 3 if cell.method else 0)
-    method, tree, k = TREES.get(cell.method or "", usual)
-    config = replace(
-        SITUATIONS[cell.situation],
-        executor=executor,
-        check="strict" if executor == "serial" else "off",
-        draft_tokens=k,
-        method=cast(Method, method or "draft_model"),
-        tree=tree,
-        structured=cell.grammar != "no grammar",
-        context=CONTEXT,
-        **in_groups(cell.depth),
-    )
-    if cell.situation in SHORT_OF_BLOCKS:
-        config = replace(config, num_blocks=just_admitted(requests, config.draft_tokens))
-    short = 20 if cell.situation == "short drafter context" else None
+    config = replace(config_of(cell, requests, executor), **in_groups(cell.depth))
 
     def build(links: Wired) -> Engine:
-        return tiny_engine(config, drafter_context=short, links=links)
+        return tiny_engine(config, drafter_context=drafter_context(cell), links=links)
 
     engines = staged_engines(build, stages)
 
@@ -77,7 +61,7 @@ def check(cell: Cell, stages: int, executor: str = "threads") -> None:
     results = run_together([partial(serve, index) for index in range(stages)])
     for found in results:
         for mine, theirs in zip(found, alone.requests, strict=True):
-            assert mine.error is None
+            assert mine.error is None, mine.error
             assert mine.output_ids == theirs.output_ids
             assert (mine.drafted, mine.accepted) == (theirs.drafted, theirs.accepted)
             assert mine.logprobs == theirs.logprobs
@@ -85,6 +69,7 @@ def check(cell: Cell, stages: int, executor: str = "threads") -> None:
 
 
 SAMPLE = [
+    (3, Cell(1, "mtp modules", "structural tag", "plain", "swap")),
     (2, Cell(3, "eagle3", "mixed", "mixes", "preemption")),
     (3, Cell(4, "draft_model", "schema", "logprobs", "chunked prefill")),
     (2, Cell(2, "ngram", "mixed", "prompt logprobs", "prefix cache")),

@@ -164,8 +164,8 @@ RUNS = ((1, "serial"), (2, "threads"), (3, "threads"))
 ROOMS: Mapping[str, Mapping[str, Any]] = {
     "room": {},
     "chunks": {"budget": 7},  # an image takes three steps
-    "gives way": {"blocks": 17},
-    "swaps": {"blocks": 17, "nodes": {"swap": {"after": "schedule", "blocks": 40}}},
+    "gives way": {"blocks": 16},  # with or without drafts, which take more blocks and fewer steps
+    "swaps": {"blocks": 16, "nodes": {"swap": {"after": "schedule", "blocks": 40}}},
     "pages": {"nodes": {"encode": {"rows": 16}}},  # one image at a time
 }
 

@@ -222,8 +222,11 @@ class AbstractMode(Part):
         "states that it does not access. Counts where `told_by` is given.",
     )
 
+    _line: int | None = PrivateAttr(default=None)
+
     def mode(self, name: str) -> Mode:
-        return Mode(name, self.costs, self.skips, self.after, self.share, self.untouched)
+        said = (self.costs, self.skips, self.after, self.share, self.untouched)
+        return Mode(name, *said, line=self._line)
 
 
 class AbstractValue(Part):
@@ -407,6 +410,10 @@ def read_abstract(source: Located) -> AbstractGraph:
     for name, value in graph.values.items():
         place = source.at(("values", name))
         value._line = (place.key or place.mark).line
+    for name, mode in graph.modes.items():
+        if mode is not None:
+            place = source.at(("modes", name))
+            mode._line = (place.key or place.mark).line
     return graph
 
 

@@ -51,13 +51,13 @@ class Loaded:
     extended: Extended | None = None
 
     def mark(self, line: int | None) -> Mark:
-        """The place of the node, value or state that a graph error's line belongs to."""
+        """The place of the node, value, state or mode that a graph error's line belongs to."""
         assert isinstance(self.source.value, dict), "read_yaml returned something else"
         if isinstance(line, Line):
             return line.mark
         if line is None:
             return Mark(self.name)
-        for section in ("nodes", "states", "values"):
+        for section in ("nodes", "states", "values", "modes"):
             inner = self.source.value[section].value if section in self.source.value else None
             parts = inner.values() if isinstance(inner, dict) else inner
             for part in parts if isinstance(parts, Collection) else ():

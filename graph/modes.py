@@ -42,6 +42,7 @@ class Mode:
     after: tuple[str, ...] | None = None
     share: float | None = None
     untouched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    line: int | None = field(default=None, compare=False, repr=False)
 
     def touches(self, vertex: Vertex, name: str, told_by: str | None) -> bool:
         """Whether an op reads a value, or accesses a state, in this mode."""
@@ -71,12 +72,12 @@ def check_modes(graph: StepGraph) -> None:
             for name in said:
                 if name not in known:
                     problem = f"{where}: {kind} {name!r}, which there is not"
-                    raise _wrong(problem + did_you_mean(name, known))
+                    raise _wrong(problem + did_you_mean(name, known), mode)
         if mode.share is not None:
             number(where, "share", mode.share, most=1, code="SW-MODE")
         _check_untouched(graph, mode)
         if mode.after == ():
-            raise _wrong(f"{where} may follow no mode, so no step is ever in it")
+            raise _wrong(f"{where} may follow no mode, so no step is ever in it", mode)
     _check_told(graph)
     _check_shares(graph)
     if len(set(names)) < len(names):
@@ -85,7 +86,7 @@ def check_modes(graph: StepGraph) -> None:
         raise _wrong("a graph whose nodes have rates cannot have modes yet")
     for mode in graph.modes:
         if not any(follows(graph, mode.name, other) for other in names):
-            raise _wrong(f"no mode may follow {mode.name!r}, so a run would end in it")
+            raise _wrong(f"no mode may follow {mode.name!r}, so a run would end in it", mode)
 
 
 def _check_shares(graph: StepGraph) -> None:
@@ -123,7 +124,7 @@ def _check_untouched(graph: StepGraph, mode: Mode) -> None:
             if name not in known or name == graph.told_by:
                 what = "tells the mode" if name == graph.told_by else "it never touches"
                 problem = f"mode {mode.name!r}: untouched of {op!r} names {name!r}, which {what}"
-                raise _wrong(problem + did_you_mean(name, known))
+                raise _wrong(problem + did_you_mean(name, known), mode)
 
 
 def _check_told(graph: StepGraph) -> None:
@@ -149,8 +150,9 @@ def mode_writer(graph: StepGraph) -> str | None:
     return next(writers, None)
 
 
-def _wrong(problem: str) -> GraphError:
-    return GraphError(f"modes: {problem}.", code="SW-MODE")
+def _wrong(problem: str, mode: Mode | None = None) -> GraphError:
+    line = None if mode is None else mode.line
+    return GraphError(f"modes: {problem}.", code="SW-MODE", line=line)
 
 
 def follows(graph: StepGraph, first: str, then: str) -> bool:

@@ -346,3 +346,22 @@ def test_a_model_is_named_once(verb: str) -> None:
     nowhere = stepweave(*asked, "--model", "/no/where")
     assert nowhere.exit_code == 2
     assert "/no/where" in nowhere.stderr
+
+
+def test_what_is_wrong_in_a_mode_is_told_at_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "modes.yaml"
+    graph = """\
+nodes: [{name: a, host: {writes: [x]}}]
+values: {x: {}}
+modes:
+  one: {skips: [a]}
+  two: {skips: [b]}
+"""
+    file.write_text(graph)
+    result = CliRunner().invoke(app, ["check", str(file)])
+    assert result.exit_code == 1
+    assert f"{file}:5:3: modes: mode 'two': skips name the node 'b'" in result.output
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: modes.yaml\nmodes:\n  two: {skips: [], after: []}\n")
+    said = CliRunner().invoke(app, ["check", str(child)]).output
+    assert f"{child}:3:3: modes: mode 'two' may follow no mode" in said

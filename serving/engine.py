@@ -103,7 +103,7 @@ class Engine:
     buckets: tuple[int, ...] = field(init=False)
     _plans: Plans = field(init=False)
     _at: str = field(init=False, default=USUAL)
-    _by_name: tuple[str, Executor] | None = field(init=False, default=None)
+    _by_name: tuple[tuple[str, bool], Executor] | None = field(init=False, default=None)
     totals: Totals = field(init=False, default_factory=Totals)
     _found: Resources = field(init=False)
     _tail: int = field(init=False, default=0)
@@ -252,10 +252,10 @@ class Engine:
         """
         if not isinstance(self.executor, str):
             return self.executor
-        if self._by_name is None or self._by_name[0] != self.executor:
-            graphs = self.graphs and self.check == "off"
+        graphs = self.graphs and self.check == "off"
+        if self._by_name is None or self._by_name[0] != (self.executor, graphs):
             self._by_name = (
-                self.executor,
+                (self.executor, graphs),
                 executor_on(
                     self.model.device,
                     self.executor,

@@ -94,6 +94,11 @@ def speed_lines(found: Difference, width: int) -> list[str]:
             f"period     {before.step_us:,.6g} → {after.step_us:,.6g} µs a step "
             f"({gain:.3g}× the steps per second)"
         ]
+    cycles = [plan.graph.cycle for plan in (before, after)]
+    if max(cycles) > 1:
+        length = " → ".join(map(str, dict.fromkeys(cycles)))
+        told = f"{length} steps: nodes and values of step k of a cycle are called name#k"
+        lines += paragraph(told, width, 0, "cycle      ")
     said = dict.fromkeys((before.costs_from, after.costs_from))
     lines += paragraph(" → ".join(said), width, 0, "costs      ")
     if not found.cycle_changed:

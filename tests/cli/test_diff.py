@@ -92,3 +92,27 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_compiled(
     found = graph("diff", "async", "async", "--html", str(tmp_path / "none" / "page.html"))
     assert found.exit_code == 2
     assert "there is no directory" in found.output
+
+
+def test_of_graphs_with_rates_it_says_how_many_steps_a_cycle_has(tmp_path: Path) -> None:
+    graph = """\
+nodes:
+  - {name: a, host: {writes: [x], cost_us: 50}}
+  - {name: b, every: EVERY, host: {reads: [x], cost_us: 90}}
+values: {x: {}}
+"""
+    files = [tmp_path / f"{every}.yaml" for every in (1, 2, 3)]
+    for every, file in enumerate(files, start=1):
+        file.write_text(graph.replace("EVERY", f"{every}"))
+
+    def line(before: Path, after: Path) -> list[str]:
+        said = text("diff", str(before), str(after)).splitlines()
+        return [each for each in said if each.startswith("cycle")]
+
+    told = "steps: nodes and values of step k of a cycle are called name#k"
+    assert line(files[1], files[2]) == [f"cycle      2 → 3 {told}"]
+    assert line(files[0], files[1]) == [f"cycle      1 → 2 {told}"]
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(files[1].read_text().replace("90", "91"))
+    assert line(files[1], changed) == [f"cycle      2 {told}"]
+    assert line(files[0], files[0]) == []

@@ -74,9 +74,7 @@ class EngineSource:
                     output = increment.output
                     if output.error is not None:
                         reading.fail(output.error, at_s)
-                    reading.end(
-                        output.finish_reason, stream.ticket.prompt_tokens, output.cached_tokens
-                    )
+                    reading.end(output.finish_reason, len(stream.prompt_ids), output.cached_tokens)
 
     async def first_answer(self, ask: Ask) -> Outcome:
         """Raises `ConfigError` if it fails."""

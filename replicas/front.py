@@ -89,7 +89,7 @@ class ManyEngines:
             raise EngineError(self._refusal)
         name = str(next(self._ids)) if id is None else id
         tokens, asked = await asyncio.to_thread(self._read, prompt, params, name)
-        stream = FleetStream(len(tokens))
+        stream = FleetStream(tokens)
         for work in works(name, tokens, asked, cache_salt):
             completion = Completion(self.fleet, work, stream.tell)
             task = asyncio.create_task(completion.run())
@@ -162,8 +162,8 @@ def works(
 class FleetStream:
     """The increments of one prompt, on the event loop that it was submitted in."""
 
-    def __init__(self, prompt_tokens: int) -> None:
-        self.prompt_tokens = prompt_tokens
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self.prompt_ids = prompt_ids
         self.completions: list[Completion] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._there: deque[Increment] = deque()

@@ -107,6 +107,11 @@ class Call:
         self._observers = observers
         self._reasoning = reasoning
 
+    @property
+    def prompt_ids(self) -> list[Sequence[int]]:
+        """The tokens of each prompt."""
+        return [each.prompt_ids for each in self._streams]
+
     def cancel(self) -> None:
         """End what has not ended; its outputs come as always."""
         for stream in self._streams:

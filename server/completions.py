@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from ..serving.prompts import Prompt
 from .body import read
 from .documents import documented
+from .echo import Echo
 from .forms import CompletionForm
 from .open_engine import OpenEngine
 from .protocol.answers import CompletionAnswer
@@ -24,15 +26,25 @@ def completions_router(engine: OpenEngine) -> APIRouter:
     async def completions(request: Request) -> Response:
         engine.check_open()
         asked = await read(request, CompletionRequest, engine.settings.limits)
-        given = {} if asked.says("max_tokens") else {"max_tokens": DEFAULT_TOKENS}
+        given: dict[str, Any] = {}
+        if not asked.says("max_tokens"):
+            given["max_tokens"] = DEFAULT_TOKENS
+        if asked.echo:
+            given["prompt_logprobs"] = asked.logprobs
         params = asked.sampling(engine.settings.sampling, **given)
-        if params.logprobs is not None:
+        if params.logprobs is not None or asked.echo:
             await asyncio.to_thread(lambda: engine.texts.spelled)
         exchange = request.state.exchange
         prompts: list[Prompt] = list(asked.prompt)
         call = await engine.call(exchange, "completions", asked, prompts, params)
         shape = engine.shape(f"cmpl-{exchange.id}", asked, params.logprobs)
-        form = CompletionForm(shape, call.served.choices, call.usage, engine.texts)
+        texts = engine.texts
+        echoes = [
+            Echo.of(prompt, ids, texts)
+            for prompt, ids in zip(asked.prompt, call.prompt_ids, strict=True)
+            if asked.echo
+        ]
+        form = CompletionForm(shape, call.served.choices, call.usage, texts, echoes)
         return engine.answer(asked, call, form, exchange)
 
     router.add_api_route(

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..requests.increment import Increment
 from ..requests.request import RequestOutput
+from .echo import Echo
 from .errors import ApiError
 from .sse import DONE, Chunks, error_event, quoted, usage_chunk
 from .token_texts import Offsets, TokenTexts
@@ -110,16 +111,32 @@ class ChunkForm(Form):
 
 
 class CompletionForm(ChunkForm):
-    """Answers of /v1/completions: the text as it is."""
+    """Answers of /v1/completions: the text as it is. `echoes`: the prompts, if answers begin with
+    them; each has as many choices.
+    """
 
     chunk_kind = whole_kind = "text_completion"
 
-    def __init__(self, shape: Shape, choices: int, usage: Usage, texts: TokenTexts) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        choices: int,
+        usage: Usage,
+        texts: TokenTexts,
+        echoes: Sequence[Echo] = (),
+    ) -> None:
         super().__init__(shape, choices, usage, texts)
         self._offsets = [Offsets() for _ in range(choices)]  # of what logprobs were told of
+        self._echoes = [each for each in echoes for _ in range(choices // len(echoes))]
+        self._begun = [not self._echoes] * choices  # whether the prompt was told
 
     def events(self, choice: int, increment: Increment) -> bytes:
         chunks, out = self._chunks[choice], b""
+        if not self._begun[choice]:
+            self._begun[choice] = True
+            text = quoted(self._echoes[choice].text)
+            begun = chunks.chunk(b'"text":' + text, usage=self._usage_now())
+            return begun + self.events(choice, increment)
         shape = self.shape
         beside = shape.token_ids or shape.continuous_usage or increment.logprobs is not None
         if increment.text or (increment.token_ids and beside):
@@ -138,15 +155,20 @@ class CompletionForm(ChunkForm):
         return out
 
     def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
+        echo = self._echoes[index] if self._echoes else None
         found: dict[str, Any] = {
             "index": index,
-            "text": output.text,
+            "text": output.text if echo is None else echo.text + output.text,
             "logprobs": None,
             "finish_reason": output.finish_reason,
         }
-        if self.shape.logprobs is not None:
-            told = self._texts.for_completion(output.logprobs or (), self.shape.logprobs, Offsets())
-            found["logprobs"] = json.loads(told)
+        if (top := self.shape.logprobs) is not None:
+            first = 0 if echo is None else len(echo.text)
+            told = self._texts.listed(output.logprobs or (), top, Offsets(first))
+            if echo is not None and output.prompt_logprobs is not None:
+                before = echo.logprobs(output.prompt_logprobs, top, self._texts)
+                told = {key: before[key] + each for key, each in told.items()}
+            found["logprobs"] = told
         if self.shape.token_ids:
             found["token_ids"] = output.token_ids
         return found
@@ -155,4 +177,6 @@ class CompletionForm(ChunkForm):
         if self.shape.logprobs is None or increment.logprobs is None:
             return b"null"
         offsets = self._offsets[choice]
-        return self._texts.for_completion(increment.logprobs, self.shape.logprobs, offsets)
+        return json.dumps(
+            self._texts.listed(increment.logprobs, self.shape.logprobs, offsets)
+        ).encode()

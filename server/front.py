@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ..requests.limits import Limits
@@ -21,8 +22,8 @@ class Stream(Protocol):
     """What comes of one prompt that was taken in."""
 
     @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt."""
+    def prompt_ids(self) -> Sequence[int]:
+        """The tokens of the prompt."""
         ...
 
     @property

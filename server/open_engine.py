@@ -124,7 +124,7 @@ class OpenEngine:
         streams = await submitted(
             self.front, prompts, params, exchange, self.settings.limits, refused
         )
-        tokens = sum(each.prompt_tokens for each in streams)
+        tokens = sum(len(each.prompt_ids) for each in streams)
         served = Served(
             id=exchange.id,
             endpoint=endpoint,

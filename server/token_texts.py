@@ -6,13 +6,16 @@ import json
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..requests.request import TokenLogprob
 from ..structured.vocabulary import tokenizer_info
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+Listed = dict[str, list[Any]]
+"""By its key a list with an entry for each token."""
 
 LEAST = -9999.0
 """Stands for a probability of zero: JSON has no infinity."""
@@ -72,19 +75,21 @@ class TokenTexts:
             for each in found
         ]
 
-    def for_completion(self, found: Sequence[TokenLogprob], top: int, offsets: Offsets) -> bytes:
+    def written(self, tokens: Iterable[int]) -> str:
+        """The text that tokens write."""
+        return b"".join(map(self.writes, tokens)).decode(errors="replace")
+
+    def listed(self, found: Sequence[TokenLogprob], top: int, offsets: Offsets) -> Listed:
         """`logprobs` of a choice of /v1/completions, of the tokens that follow those before."""
-        return json.dumps(
-            {
-                "tokens": [self.name(each.token) for each in found],
-                "token_logprobs": [_finite(each.logprob) for each in found],
-                "top_logprobs": [
-                    {self.name(token): _finite(value) for token, value in each.top[:top]}
-                    for each in found
-                ],
-                "text_offset": [offsets.next(self.writes(each.token)) for each in found],
-            }
-        ).encode()
+        return {
+            "tokens": [self.name(each.token) for each in found],
+            "token_logprobs": [_finite(each.logprob) for each in found],
+            "top_logprobs": [
+                {self.name(token): _finite(value) for token, value in each.top[:top]}
+                for each in found
+            ],
+            "text_offset": [offsets.next(self.writes(each.token)) for each in found],
+        }
 
     def _chat_token(self, token: int, logprob: float) -> dict[str, object]:
         spelled = self.spells(token)
@@ -101,9 +106,10 @@ class Offsets:
     A token that begins within a character counts from where that character does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
+        """`first`: characters that the text has before."""
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._characters = 0
+        self._characters = first
 
     def next(self, written: bytes) -> int:
         """Where the next token begins, which writes these bytes."""

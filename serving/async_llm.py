@@ -244,9 +244,9 @@ class AsyncStream:
         self.cancel()
 
     @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt."""
-        return self.ticket.prompt_tokens
+    def prompt_ids(self) -> Sequence[int]:
+        """The tokens of the prompt."""
+        return self.ticket.prompt_ids
 
     @property
     def blame(self) -> Blame | None:

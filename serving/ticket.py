@@ -30,9 +30,9 @@ class Ticket:
     outputs: dict[int, RequestOutput] = field(default_factory=dict)  # of those that have ended
 
     @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.requests[0].prompt_ids)
+    def prompt_ids(self) -> Sequence[int]:
+        """The tokens of the prompt."""
+        return self.requests[0].prompt_ids
 
     @property
     def n(self) -> int:

@@ -66,14 +66,20 @@ class CompletionLogprobs(Answer):
     tokens: list[str] = Field(
         description="The text of each; `bytes:\\xe2` for a part of a character."
     )
-    token_logprobs: list[float] = Field(description="The model's own; −9999 for minus infinity.")
-    top_logprobs: list[dict[str, float]] = Field(description="The most probable tokens there.")
+    token_logprobs: list[float | None] = Field(
+        description="The model's own; −9999 for minus infinity, null for the first of a prompt."
+    )
+    top_logprobs: list[dict[str, float] | None] = Field(
+        description="The most probable tokens there."
+    )
     text_offset: list[int] = Field(description="Where it begins in the text, in characters.")
 
 
 class CompletionChoice(Answer):
     index: int = Field(description="That of its prompt times `n`, plus its own.")
-    text: str = Field(description="The completion, without the prompt and the stop string.")
+    text: str = Field(
+        description="The completion, without the stop string; with `echo` after its prompt."
+    )
     logprobs: CompletionLogprobs | None = Field(description="If they were asked for.")
     finish_reason: FinishReason = Field(description=_FINISH)
     token_ids: list[int] | None = Field(

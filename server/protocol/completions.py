@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from ...configs.contents import MAX_TEXT
 from ...requests.limits import MAX_LOGPROBS
@@ -27,7 +27,10 @@ def _prompts(given: Any) -> tuple[Prompt, ...]:
         raise ValueError("must be a text, a list of texts, token ids, or a list of lists of them")
     if not 1 <= len(given) <= MAX_PROMPTS:
         raise ValueError(f"has {len(given)} prompts; from 1 to {MAX_PROMPTS} are served at once")
-    return tuple(_prompt(each, f"prompt {index} ") for index, each in enumerate(given))
+    return tuple(
+        _prompt(each, f"prompt {number} of {len(given)} ")
+        for number, each in enumerate(given, start=1)
+    )
 
 
 def _prompt(given: Any, which: str) -> Prompt:
@@ -71,8 +74,18 @@ class CompletionRequest(Generating):
         description="Return the log-probability of each token, and of so many of the most "
         "probable ones at its place.",
     )
+    echo: bool | None = Field(
+        default=None,
+        description="Begin the text with the prompt; with `logprobs` that of each of its tokens "
+        "too, null for the first. These are not streamed.",
+    )
     REFUSED: ClassVar = {
         **REFUSED,
-        "echo": ("the answer is the completion alone", (False,)),
         "suffix": ("a prompt is continued at its end", ("",)),
     }
+
+    @model_validator(mode="after")
+    def _whole_echo(self) -> CompletionRequest:
+        if self.echo and self.stream and self.logprobs is not None:
+            raise ValueError("echo with logprobs is told in one answer: leave out stream")
+        return self

@@ -74,7 +74,7 @@ def test_increments_add_up_to_the_output(llm: LLM) -> None:
     assert [each.token_ids for each in joined.choices] == [
         each.token_ids for each in expected.choices
     ]
-    assert reader.ticket.prompt_tokens == len(
+    assert len(reader.ticket.prompt_ids) == len(
         llm.service.intake.requests(
             iter(range(2)), "", "", llm.service.intake.prompts.read(STORY, ""), SamplingParams()
         )[0].prompt_ids
@@ -225,7 +225,7 @@ def test_counts_and_spans_are_those_of_the_services_life(llm: LLM, service: Serv
     assert service.totals.requests - before.requests == 3
     assert service.totals.tokens - before.tokens == 15
     assert service.totals.prompt_tokens - before.prompt_tokens == sum(
-        each.ticket.prompt_tokens for each in readers
+        len(each.ticket.prompt_ids) for each in readers
     )
     assert [span.tokens for span in service.recent][-3:] == [5, 5, 5]
     assert all(span.ended_s is not None for span in service.recent)

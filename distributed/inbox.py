@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..requests.inbox import Inbox, Taken
@@ -10,6 +10,32 @@ from ..requests.request import Request
 from .log import Log
 from .specs import spec_of
 from .verdicts import Verdicts
+
+MOST_BYTES = 8 << 20
+"""Of the requests of one entry, about. A batch that is handed in at once may be many times as long
+as what may be sent at once.
+"""
+
+
+def _parts(requests: Sequence[Request]) -> list[list[Request]]:
+    """These in their order, in parts that can be sent; one at least, which may have none."""
+    parts: list[list[Request]] = [[]]
+    room = MOST_BYTES
+    for request in requests:
+        size = _size(request)
+        if size > room and parts[-1]:
+            parts.append([])
+            room = MOST_BYTES
+        parts[-1].append(request)
+        room -= size
+    return parts
+
+
+def _size(request: Request) -> int:
+    """Bytes of it in the log, about: a token id has up to seven digits, a letter up to six."""
+    grammar = request.params.grammar
+    letters = len(request.prompt) + (0 if grammar is None else len(grammar.source))
+    return 1024 + 8 * (len(request.prompt_ids) + len(request.output_ids)) + 6 * letters
 
 
 class LoggedInbox(Inbox):
@@ -21,14 +47,18 @@ class LoggedInbox(Inbox):
 
     def take(self, step: int) -> Taken:
         taken = super().take(step)
+        first, *more = _parts(taken.arrived)
         self._log.append(
             "take",
             step,
             open=taken.open,
             left=taken.left,
-            arrived=[spec_of(request) for request in taken.arrived],
+            arrived=[spec_of(request) for request in first],
+            more=len(more),
             cancelled=[list(each) for each in taken.cancelled],
         )
+        for part in more:
+            self._log.append("arrived", step, arrived=[spec_of(request) for request in part])
         return taken
 
     def cancel(self, uid: int, error: str | None = None) -> None:
@@ -61,7 +91,10 @@ class ReplayedInbox(Inbox):
     def take(self, step: int) -> Taken:
         entry = self._log.next("take", step)
         self._open = bool(entry["open"])
-        arrived = tuple(self._remake(spec) for spec in entry["arrived"])
+        specs = list(entry["arrived"])
+        for _ in range(int(entry["more"])):
+            specs += self._log.next("arrived", step)["arrived"]
+        arrived = tuple(map(self._remake, specs))
         cancelled = tuple((int(uid), error) for uid, error in entry["cancelled"])
         for each in cancelled:
             self._cancelled_there(*each)

@@ -57,6 +57,7 @@ class Tasks:
         waits = ExitStack()
         waits.enter_context(self._group.meeting("having a task done on every rank"))
         everywhere.future.add_done_callback(lambda future: waits.close())
+        everywhere.future.add_done_callback(lambda future: self._forget(number))
 
         def done(future: Future[str]) -> None:
             error = future.exception()
@@ -94,9 +95,10 @@ class Tasks:
         failed = "error" in message
         text = str(message["error" if failed else "result"])
         everywhere.add(rank, TaskFailed(f"rank {rank}: {text}") if failed else text)
-        if everywhere.future.done():
-            with self._lock:
-                self._waiting.pop(number, None)
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            self._waiting.pop(number, None)
 
     def _fail(self, failure: GroupEnded) -> None:
         with self._lock:

@@ -49,7 +49,7 @@ class Completion:
     tell: Tell
     patience_s: float = PATIENCE_S
     taken: asyncio.Future[None] = field(default_factory=asyncio.Future)
-    moves: int = 0  # from a replica to another
+    moves: int = 0  # from a replica that was lost to another
     blame: Blame | None = None
     output: RequestOutput | None = None
     _tokens: list[int] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Completion:
 
     async def run(self) -> None:
         """Until the output is told; cancelled, that of what was settled is."""
-        futile = 0
+        futile = in_vain = 0
         try:
             while True:
                 before = len(self._tokens)
@@ -72,19 +72,25 @@ class Completion:
                     if not self._may_wait(error):
                         self._refused(error)
                         return
-                    futile, lost = 0, error
-                futile = 0 if len(self._tokens) > before else futile + 1
+                    futile, lost = -1, error  # a full queue is no replica that fails
+                got_on = len(self._tokens) > before
+                futile, in_vain = (0, 0) if got_on else (futile + 1, in_vain + 1)
                 if futile > FUTILE_MOVES:
                     self._refused(EngineError(f"no replica gets on with it: {shortly(lost)}"))
                     return
-                self.moves += 1
-                await asyncio.sleep(min(_FIRST_PAUSE_S * (2**futile - 1), _LONGEST_PAUSE_S))
+                self.moves += isinstance(lost, ReplicaLost)
+                pause_s = _FIRST_PAUSE_S * (2 ** min(in_vain, 16) - 1)
+                await asyncio.sleep(min(pause_s, _LONGEST_PAUSE_S))
         except Exception as error:  # a fault of ours: whoever listens would wait for ever
             self._refused(EngineError(shortly(error)))
         except asyncio.CancelledError:
-            if not self.taken.done():
-                self.taken.cancel()
-            self._end("cancelled")
+            self.cancelled()
+
+    def cancelled(self) -> None:
+        """It ends here: whoever waits for it hears so."""
+        if not self.taken.done():
+            self.taken.cancel()
+        self._end("cancelled")
 
     async def _work(self) -> None:
         """Have one replica work on what is left. Raises `ReplicaLost`, or what it refuses it by."""

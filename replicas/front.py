@@ -89,6 +89,8 @@ class ManyEngines:
             raise EngineError(self._refusal)
         name = str(next(self._ids)) if id is None else id
         tokens, asked = await asyncio.to_thread(self._read, prompt, params, name)
+        if self._refusal is not None:  # since it was read
+            raise EngineError(self._refusal)
         stream = FleetStream(tokens)
         for work in works(name, tokens, asked, cache_salt):
             completion = Completion(self.fleet, work, stream.tell)
@@ -141,6 +143,8 @@ class ManyEngines:
     def _over(self, completion: Completion, task: asyncio.Task[None]) -> None:
         del self._live[completion]
         self._moves += completion.moves
+        if task.cancelled():  # before its first turn
+            completion.cancelled()
 
 
 def works(

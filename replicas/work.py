@@ -42,7 +42,8 @@ class Work:
 
     def after(self, settled: Sequence[int]) -> Work:
         """The same, to go on after these tokens of its output."""
-        return replace(self, params=replace(self.params, settled_token_ids=tuple(settled)))
+        brought = (*self.params.settled_token_ids, *settled)
+        return replace(self, params=replace(self.params, settled_token_ids=brought))
 
     def to_json(self) -> dict[str, Any]:
         """As it travels."""

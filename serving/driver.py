@@ -16,7 +16,7 @@ from ..requests.spans import RequestLog
 from ..requests.step_counts import StepCounts
 from .engine import Engine, EngineError
 from .flight import FlightRecorder
-from .role import Role
+from .role import LOOKING_S, Role
 
 RESTING_S = 0.01
 """How often a caller who waits for the run's end looks whether somebody else goes on with it."""
@@ -105,6 +105,8 @@ class Driver:
             except BaseException as error:
                 if self._role.broken(error):
                     self._thread = None
+                    if trace is not None:
+                        trace.ended.set()
                     return
                 self._replace_table(error)
             else:
@@ -192,7 +194,9 @@ class Driver:
             with self.lock:
                 self._trace = None
                 self.table.leave()
-            trace.ended.wait()
+            # The end of a group may leave its thread inside a collective for good.
+            while not trace.ended.wait(LOOKING_S) and self._role.ended is None:
+                pass
 
     def record(self, flight: FlightRecorder | None) -> None:
         """Have the steps of all runs noted from now on, but for those that are traced; or no more.

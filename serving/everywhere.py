@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING
 
+from ..distributed.errors import GroupEnded
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError, GrammarSpec
 
@@ -17,7 +18,8 @@ def compiled_everywhere(
 ) -> Future[CompiledGrammar]:
     """The grammar of rank 0, `own`, when the other ranks have compiled it, too.
 
-    The future has a `GrammarError` where one of them cannot, or compiles it otherwise.
+    The future has a `GrammarError` where one of them cannot, or compiles it otherwise, and
+    `GroupEnded` where the group ends before.
     """
     found: Future[CompiledGrammar] = Future()
 
@@ -26,7 +28,7 @@ def compiled_everywhere(
         if error is None:
             found.set_result(own.result())
         else:
-            known = isinstance(error, GrammarError)
+            known = isinstance(error, GrammarError | GroupEnded)
             found.set_exception(error if known else GrammarError(f"{error}"))
 
     task = {"kind": spec.kind, "source": spec.source, "reasoning": reasoning}

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from .ticket import Ticket
 
 
+REMEMBERED = 1 << 16
+"""Of so many requests that have ended it is known that they began: all n of a prompt are cancelled,
+those that have ended too.
+"""
+
+
 class Following:
     """Makes the requests that rank 0 has logged, and matches them with those of callers here.
 
@@ -36,6 +42,7 @@ class Following:
         self._made: dict[int, tuple[str, list[Increment]]] = {}  # that nobody here has asked for
         self._asked: dict[int, tuple[Ticket, Request]] = {}
         self._begun: set[int] = set()  # that have no output yet
+        self._over: dict[int, None] = {}  # the last that had one
         self._unbegun: dict[int, str | None] = {}  # that rank 0 ended before they began, and why
         group.replay(self._remade, self._cancelled)
         group.tasks.serve(self._compile)
@@ -54,32 +61,45 @@ class Following:
         for ticket in tickets:
             for request in ticket.requests:
                 with self._lock:
-                    self._asked[request.uid] = (ticket, request)
-                    made = self._made.pop(request.uid, None)
+                    made = self._made.get(request.uid)
+                if made is not None:
+                    self._require_same(request, made[0])
+                self._catch_up(ticket, request)
+
+    def _catch_up(self, ticket: Ticket, request: Request) -> None:
+        """Deliver what has come, and have what comes delivered as it does."""
+        while True:
+            with self._lock:
+                # What comes meanwhile waits in `_made` behind what is delivered here.
+                _, came = self._made.get(request.uid, ("", []))
+                here = came.copy()
+                came.clear()
+                if not here:
+                    self._made.pop(request.uid, None)
                     ended = request.uid in self._unbegun
                     error = self._unbegun.pop(request.uid, None)
-                if ended:
-                    self._end(request, error)
-                if made is None:
-                    continue
-                self._require_same(request, made[0])
-                for increment in made[1]:
-                    self._deliver(request.uid, increment)
+                    if not ended:
+                        self._asked[request.uid] = (ticket, request)
+                    break
+            for increment in here:
+                _tell(request, increment)
+            if here[-1].output is not None:
+                with self._lock:
+                    del self._made[request.uid]
+                return
+        if ended:
+            _end(request, error)
 
     def _cancelled(self, uid: int, error: str | None) -> None:
         """Rank 0 has ended a request: one that never began ends here."""
         with self._lock:
-            if uid in self._begun or self._alone:
+            if uid in self._begun or uid in self._over or self._alone:
                 return
-            asked = self._asked.get(uid)
+            asked = self._asked.pop(uid, None)
             if asked is None:
                 self._unbegun[uid] = error
         if asked is not None:
-            self._end(asked[1], error)
-
-    def _end(self, request: Request, error: str | None) -> None:
-        request.finish_reason, request.error = "error" if error else "cancelled", error
-        self._deliver(request.uid, Increment(request.id, request.index, output=request.output()))
+            _end(asked[1], error)
 
     def _remade(self, spec: dict[str, Any]) -> Request:
         """The request that rank 0 has put into its log. Raises `GroupEnded` for a wrong one."""
@@ -103,6 +123,10 @@ class Following:
         with self._lock:
             if increment.output is not None:
                 self._begun.discard(uid)
+                if not self._alone:
+                    self._over[uid] = None
+                    if len(self._over) > REMEMBERED:
+                        del self._over[next(iter(self._over))]
             asked = self._asked.get(uid)
             if asked is None:
                 if uid in self._made:
@@ -110,9 +134,7 @@ class Following:
                 return
             if increment.output is not None:
                 del self._asked[uid]
-        deliver = asked[1].deliver
-        assert deliver is not None, "whoever handed it in wants to hear of it"
-        deliver(increment)
+        _tell(asked[1], increment)
 
     def _require_same(self, request: Request, digest: str) -> None:
         if _digest(request) != digest:
@@ -127,6 +149,16 @@ class Following:
         """Begin to compile a grammar that rank 0 compiles, too."""
         spec = GrammarSpec(task["kind"], task["source"])
         return as_text(self._intake.grammar(spec, task["reasoning"]))
+
+
+def _end(request: Request, error: str | None) -> None:
+    request.finish_reason, request.error = "error" if error else "cancelled", error
+    _tell(request, Increment(request.id, request.index, output=request.output()))
+
+
+def _tell(request: Request, increment: Increment) -> None:
+    assert request.deliver is not None, "whoever handed it in wants to hear of it"
+    request.deliver(increment)
 
 
 def _digest(request: Request) -> str:

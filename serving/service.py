@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING
 
+from ..distributed.errors import GroupEnded
 from ..graph.errors import shortly
 from ..nodes.values import GROUP
 from ..requests.increment import Deliver, Increment
@@ -32,9 +32,6 @@ from .intake import Intake
 from .prompts import Prompt, prompt_text
 from .role import role_of
 from .ticket import Ticket
-
-if TYPE_CHECKING:
-    from ..distributed.errors import GroupEnded
 
 CLOSING_S = 10.0
 """How long `close` waits for the step that is under way."""
@@ -85,6 +82,7 @@ class Service:
             RequestError: the prompt, a parameter or a size that this engine cannot serve.
             GrammarError: a grammar that is wrong to begin with.
             ConfigError: a prompt whose keys are wrong.
+            EngineError: the group of ranks has ended.
         """
         line = self.intake.prompts.read(prompt, id)
         asked = self.intake.prompts.params(line, params)
@@ -98,7 +96,10 @@ class Service:
         if refusal is not None:
             raise RequestError(refusal, code="SW-LENGTH" if first.prompt_ids else None)
         if asked.grammar is not None:
-            ticket.grammar = self._compiling(asked.grammar, asked.reasoning)
+            try:
+                ticket.grammar = self._compiling(asked.grammar, asked.reasoning)
+            except GroupEnded as ended:  # `_group_ended` may not have been told yet
+                raise EngineError(ended.message) from ended
         for request in ticket.requests:
             request.deliver = partial(self._delivered, ticket, request.uid)
         return ticket
@@ -177,6 +178,8 @@ class Service:
         grammar = failure = None
         try:
             grammar = future.result()
+        except GroupEnded as ended:
+            ticket.failure, failure = ended, ended.message
         except Exception as error:  # whatever a compiler raises concerns this request alone
             failure = f"{error}" or type(error).__name__
         with self._driver.lock:

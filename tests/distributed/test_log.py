@@ -14,6 +14,7 @@ from stepweave.distributed.verdicts import Verdicts
 from stepweave.requests.params import SamplingParams
 from stepweave.requests.plain_params import params_of, read_params
 from tests.distributed.pairs import LONG_S, at_once, ended, groups
+from tests.server.leftovers import until
 
 
 def with_logs(logs: list[Log]) -> Callable[[Group], None]:
@@ -160,6 +161,19 @@ def test_a_task_is_done_when_every_rank_has_done_it_alike(
         else:
             with pytest.raises(TaskFailed, match=error):
                 future.result(LONG_S)
+
+
+def test_nothing_is_kept_of_a_task_that_rank_0_has_done_last() -> None:
+    every: list[Tasks] = []
+    with groups(3, tasks(every, lambda rank: "a")):
+        own: Future[str] = Future()
+        future = every[0].everywhere({"kind": "json"}, own)
+        [waiting] = every[0]._waiting.values()
+        until(lambda: len(waiting._found) == 2, "the others have done it")
+        assert not future.done()
+        own.set_result("a")
+        assert future.result(LONG_S) is None
+        assert every[0]._waiting == {}
 
 
 def test_parameters_are_the_same_after_they_went_as_plain_data() -> None:

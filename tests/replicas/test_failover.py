@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -360,3 +361,92 @@ def _output(tokens: tuple[int, ...]) -> dict[str, Any]:
         **{"error": None, "logprobs": None, "prompt_logprobs": None},
         **{"warnings": [], "notes": [], "choices": [], "timings": None},
     }
+
+
+class Stubborn:
+    """A fleet of which the replicas say what they are told to say, and are lost then."""
+
+    live = 1
+
+    def __init__(self, *scripts: Sequence[Message]) -> None:
+        self.scripts, self.asked = list(scripts), 0
+
+    async def generate(self, work: Work) -> AsyncGenerator[Message]:
+        script = self.scripts[min(self.asked, len(self.scripts) - 1)]
+        self.asked += 1
+        for message in script:
+            yield message
+        raise ReplicaLost("it was killed")
+
+
+FULL = refused(RequestError("the queue is full", code="SW-QUEUE-FULL"))
+A_TOKEN: Message = {"text": "x", "token_ids": [5], "logprobs": None}
+
+
+def test_waiting_for_a_place_in_a_queue_is_no_move(llm: AsyncLLM, runner: asyncio.Runner) -> None:
+    """It was lost with one replica, and all others have full queues then."""
+
+    async def served() -> tuple[int, int]:
+        fleet: Any = Stubborn([TAKEN, A_TOKEN], [FULL])
+        front = ManyEngines(llm.config, fleet, about(llm))
+        await front.submit("hi", SamplingParams(max_tokens=4))
+        while fleet.asked < 5:
+            await asyncio.sleep(0.01)
+        await front.close()
+        return front.moves, fleet.asked
+
+    moves, asked = runner.run(served())
+    assert moves == 1
+    assert asked >= 5
+
+
+def test_what_is_being_read_when_the_service_drains_does_not_begin(
+    llm: AsyncLLM, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def drained() -> int:
+        fleet: Any = Stubborn([TAKEN])
+        front = ManyEngines(llm.config, fleet, about(llm))
+        reading, drained = threading.Event(), threading.Event()
+        read = front._read
+
+        def slow(*given: Any) -> Any:
+            reading.set()
+            drained.wait(60)
+            return read(*given)
+
+        monkeypatch.setattr(front, "_read", slow)
+        asked = asyncio.create_task(front.submit("hi"))
+        await asyncio.to_thread(reading.wait, 60)
+        assert await front.drain()
+        drained.set()
+        with pytest.raises(EngineError, match="draining"):
+            await asked
+        await front.close()
+        return int(fleet.asked)
+
+    assert runner.run(drained()) == 0
+
+
+def test_what_is_cancelled_before_its_first_turn_tells_who_waits(
+    llm: AsyncLLM, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled() -> None:
+        fleet: Any = Stubborn([TAKEN])
+        front = ManyEngines(llm.config, fleet, about(llm))
+        create = asyncio.create_task
+
+        def at_once(coroutine: Any) -> Any:
+            task = create(coroutine)
+            task.cancel()
+            return task
+
+        asked = create(front.submit("hi"))
+        monkeypatch.setattr(asyncio, "create_task", at_once)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asked, 60)
+        monkeypatch.undo()
+        assert front.queued == 0
+        assert fleet.asked == 0
+        await front.close()
+
+    runner.run(cancelled())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,7 +66,8 @@ def test_going_on_changes_nothing_but_what_is_settled() -> None:
     work = Work("a", 0, (1, 2), SamplingParams(seed=4, logprobs=1))
     moved = work.after([7, 8])
     assert moved.params.settled_token_ids == (7, 8)
-    assert moved.after([]) == work
+    assert moved.after([9]).params.settled_token_ids == (7, 8, 9), "what a caller brings stays"
+    assert replace(moved, params=replace(moved.params, settled_token_ids=())) == work
 
 
 def test_each_of_n_completions_has_its_own_seed_and_name() -> None:

@@ -152,6 +152,8 @@ class BlockManager:
             return 0
         for other in self.forks.others(request):
             source = other.blocks[last]
+            if self.swap.is_awaited(other.uid, step):
+                continue  # it is being filled from the host
             if self._has_prompt(other) and other.long == request.long and source != SCRATCH_BLOCK:
                 # It stays where it is until this step has read it, whatever becomes of its owner.
                 self.pool.share([source])
@@ -266,8 +268,11 @@ class BlockManager:
     def can_keep(self, request: Request, step: int) -> int:
         """How many blocks of a request that gives way could wait on the host, from its first on.
 
-        None where others share them, or its window has left some behind, or there is no room.
+        None where others share them, or its window has left some behind, or there is no room, or
+        they have only just come from there.
         """
+        if self.swap.is_filling(request.uid, step):
+            return 0
         tail = self._tail if request.speculates else 0
         count = min(self._in_place(request), request.settled - tail) // self.limits.block_size
         alone = all(self.pool.users(block) == 1 for block in request.blocks[:count])

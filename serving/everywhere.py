@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING
 
-from ..distributed.errors import GroupEnded
 from ..structured.backend import CompiledGrammar
 from ..structured.grammar import GrammarError, GrammarSpec
 
@@ -21,6 +20,8 @@ def compiled_everywhere(
     The future has a `GrammarError` where one of them cannot, or compiles it otherwise, and
     `GroupEnded` where the group ends before.
     """
+    from ..distributed.errors import GroupEnded  # which one rank alone needs nothing of
+
     found: Future[CompiledGrammar] = Future()
 
     def done(everywhere: Future[None]) -> None:

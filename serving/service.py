@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import count
 from time import perf_counter
+from typing import TYPE_CHECKING
 
-from ..distributed.errors import GroupEnded
-from ..graph.errors import shortly
+from ..graph.errors import StepweaveError, shortly
 from ..nodes.values import GROUP
 from ..requests.increment import Deliver, Increment
 from ..requests.request import FinishReason, RequestError, SamplingParams
@@ -32,6 +32,9 @@ from .intake import Intake
 from .prompts import Prompt, prompt_text
 from .role import role_of
 from .ticket import Ticket
+
+if TYPE_CHECKING:
+    from ..distributed.errors import GroupEnded
 
 CLOSING_S = 10.0
 """How long `close` waits for the step that is under way."""
@@ -98,8 +101,10 @@ class Service:
         if asked.grammar is not None:
             try:
                 ticket.grammar = self._compiling(asked.grammar, asked.reasoning)
-            except GroupEnded as ended:  # `_group_ended` may not have been told yet
-                raise EngineError(ended.message) from ended
+            except StepweaveError as error:
+                if error is not self._role.ended:
+                    raise
+                raise EngineError(error.message) from error  # `_group_ended` is told of it later
         for request in ticket.requests:
             request.deliver = partial(self._delivered, ticket, request.uid)
         return ticket
@@ -178,10 +183,10 @@ class Service:
         grammar = failure = None
         try:
             grammar = future.result()
-        except GroupEnded as ended:
-            ticket.failure, failure = ended, ended.message
         except Exception as error:  # whatever a compiler raises concerns this request alone
             failure = f"{error}" or type(error).__name__
+            if error is self._role.ended:
+                ticket.failure = error
         with self._driver.lock:
             if self._uncompiled.pop(ticket, None) is None:
                 return  # cancelled meanwhile

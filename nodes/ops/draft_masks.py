@@ -8,10 +8,9 @@ from torch import Tensor
 from ...backends.kernels import runs_on
 from ...requests.batch import StepBatch
 from ...structured import bitmask
-from ...structured.grammar import MatcherFailure
 from ..data import DraftMask, HostTokens
 from .lines import number
-from .masks import MatcherTable, held, looked_up
+from .masks import MatcherTable, failure_of, held, looked_up
 from .transfer import CPU, packed, pinned, upload
 
 
@@ -65,8 +64,8 @@ def fill_next(
             else:
                 matcher.fill_here(lines[place])
             matcher.rollback(taken)
-        except MatcherFailure as error:  # the boundary: one request's grammar, one request's error
-            table.failures[uid] = str(error)
+        except Exception as error:  # the boundary: one request's grammar, one request's error
+            table.failures[uid] = failure_of(error)
             lines[place] = bitmask.ALL_ALLOWED
     if not looked_up(len(asked), batch):
         return DraftMask(used, None)

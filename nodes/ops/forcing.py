@@ -10,9 +10,8 @@ from ...requests.batch import StepBatch
 from ...sampling.trees import rooted
 from ...sampling.windows import DEPTH
 from ...structured.forced import ForcedTokens
-from ...structured.grammar import MatcherFailure
 from ..data import HostDrafts, Proposal, Sampled
-from .masks import MatcherTable, drafts_of, parents_of
+from .masks import MatcherTable, drafts_of, failure_of, parents_of
 from .transfer import packed, upload
 
 
@@ -47,8 +46,8 @@ def find_forced(
                 forced = tokens.in_window(matcher, window, parents or range(len(window)))
             else:  # it resumes, and has the token that its last window ended with
                 forced = [tokens.before(matcher, row.forced)]
-        except MatcherFailure as error:  # the boundary: one request's grammar, one request's error
-            table.failures[uid] = str(error)
+        except Exception as error:  # the boundary: one request's grammar, one request's error
+            table.failures[uid] = failure_of(error)
             continue
         for place, each in enumerate(forced):
             lines[sample_index, place, : min(length, len(each))] = each[:length]

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from ...requests.batch import ScheduledRow, StepBatch
 from ...sampling.suffixes import Outputs, Search, Text, ways_on
-from ...structured.grammar import MatcherFailure
 from ..data import EndedRequest, SettledRow
-from .masks import MatcherTable
+from .masks import MatcherTable, failure_of
 from .transfer import packed
 
 
@@ -117,6 +116,6 @@ def _ways_of(
         if matcher is not None and ahead:
             matcher.accept(row.forced)
         return found
-    except MatcherFailure as error:  # the boundary: one request's grammar, one request's error
-        table.failures[uid] = str(error)
+    except Exception as error:  # the boundary: one request's grammar, one request's error
+        table.failures[uid] = failure_of(error)
         return []

@@ -20,6 +20,7 @@ from ...structured.backend import (
 )
 from ...structured.bitmask import words
 from ...structured.filling import fill_batch
+from ...structured.grammar import GrammarError, MatcherFailure
 from ...structured.in_use import GrammarsInUse
 from ..data import GENERATION, FilledMask, HostDrafts, Mask
 from .lines import number
@@ -35,19 +36,31 @@ class MatcherTable:
     failures: dict[int, str] = field(default_factory=dict)
 
     def of(self, row: ScheduledRow) -> Matcher | None:
-        """The row's matcher, made when it is first needed; None for a row without a grammar."""
+        """The row's matcher, made when it is first needed; None for a row without a grammar.
+
+        Raises `MatcherFailure` where the tokens that the request came with are refused.
+        """
         if not row.request.structured:
             return None
         uid = row.request.uid
         if uid not in self.matchers:
             matcher = self.grammars.of(uid).matcher()
-            matcher.advance(row.earlier_output)
+            try:
+                matcher.advance(row.earlier_output)
+            except GrammarError as error:  # tokens that it came with
+                raise MatcherFailure(str(error)) from error
             self.matchers[uid] = matcher
         return self.matchers[uid]
 
     def drop(self, uid: int) -> None:
         self.matchers.pop(uid, None)
         self.failures.pop(uid, None)
+
+
+def failure_of(error: Exception) -> str:
+    """What is told of a request whose grammar has failed."""
+    told = str(error)
+    return told if isinstance(error, MatcherFailure) else f"{type(error).__name__}: {told}"
 
 
 class MaskBuffer:
@@ -82,7 +95,7 @@ class MaskBuffer:
             try:
                 matcher = table.of(row)
             except Exception as error:  # the boundary: one request's grammar, one request's error
-                table.failures[row.request.uid] = f"{type(error).__name__}: {error}"
+                table.failures[row.request.uid] = failure_of(error)
                 bits[place] = 0
                 continue
             assert matcher is not None

@@ -66,6 +66,7 @@ class _Facts:
     longest: int  # tokens: no row has more
     changes: int  # entries of block tables that are new
     clears: tuple[int, ...]  # request slots whose block tables begin anew
+    row_blocks: tuple[int, ...] | None  # as in `StagedStep`
     whole: bool  # every sampling row may be offered the most drafts, and has room for them
     ends: bool  # some row may come to its end
 
@@ -167,9 +168,12 @@ class Staging:
 
     def _facts(self, batch: StepBatch, changes: int) -> _Facts:
         rows, width, most = batch.rows, batch.draft_width, self.limits.context_length
-        widest = max([self._reached(row, width) for row in rows])
+        reached = tuple([self._reached(row, width) for row in rows])
+        widest, row_blocks = max(reached), None
         longest = max([row.most for row in rows])
-        if batch.padding is not None:
+        if batch.padding is None:
+            row_blocks = _where_it_helps(reached)
+        else:
             widest, changes = self._rounded(widest), _few(changes, batch.padded_size)
             longest = min(most, widest * self.limits.block_size)
         return _Facts(
@@ -177,6 +181,7 @@ class Staging:
             longest=longest,
             changes=changes,
             clears=tuple([row.request_slot for row in rows if not row.known]),
+            row_blocks=row_blocks,
             whole=all([self._whole(width, row) for row in batch.sampling]),
             ends=any([row.most > min(row.limit, most) for row in rows]),
         )
@@ -192,7 +197,7 @@ class Staging:
             tokens=sum(query_lens),
             query_lens=query_lens,
             blocks=facts.widest,
-            row_blocks=None if rounded else self._row_blocks(batch, facts.widest),
+            row_blocks=facts.row_blocks,
             samples=batch.samples,
             width=batch.width,
             draft_width=batch.draft_width,
@@ -236,16 +241,6 @@ class Staging:
         Of what it comes to, the last token is in no pass yet; the drafter writes so many past it.
         """
         return min(len(row.blocks), self.limits.blocks_for(row.most - 1 + draft_width))
-
-    def _row_blocks(self, batch: StepBatch, widest: int) -> tuple[int, ...] | None:
-        """Of each row; None where keys for all columns are less than twice those of all rows.
-
-        Steps differ in these numbers that are alike otherwise, so they are left out where they help
-        little.
-        """
-        width = batch.draft_width
-        found = tuple([self._reached(row, width) for row in batch.rows])
-        return found if len(found) * widest > 2 * sum(found) else None
 
     def _whole(self, draft_width: int, row: ScheduledRow) -> bool:
         """Whether a row may be offered so many drafts, and has a place for each of them.
@@ -448,6 +443,15 @@ class Staging:
                     dict(row.request.settings).get(setting.name, setting.default)
                     for row in sampling
                 ]
+
+
+def _where_it_helps(reached: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Blocks of each row; None where keys for all columns are less than twice those of all rows.
+
+    Steps differ in these numbers that are alike otherwise, so they are left out where they help
+    little.
+    """
+    return reached if len(reached) * max(reached) > 2 * sum(reached) else None
 
 
 def _few(count: int, least: int) -> int:

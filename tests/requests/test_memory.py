@@ -395,3 +395,24 @@ def test_what_a_broken_run_left_running_is_computed_again_by_the_next() -> None:
     batch = table.schedule(0)
     assert [(row.start, row.forced) for row in batch.rows] == [(8, asked.output_ids[-1])]
     table.check_conservation()
+
+
+def test_what_comes_back_from_the_host_does_not_leave_again_in_the_same_step() -> None:
+    size = limits(block_size=4, num_blocks=20, context_length=48, draft_tokens=0, max_rows=4)
+    leases = {**one_class(1), ("swap", "swap"): 1, ("swap", "owner"): 0, ("owner", "swap"): 2}
+    blocks = BlockManager(size, leases=leases, host_blocks=8)
+    one = request(0, tuple(range(10)), max_tokens=20)
+    one.arrive()
+    assert blocks.admit(one, 0)
+    one.prefilled = 10
+    blocks._record(one).computed = 10
+    one.output_ids = [7]
+    one.last_step = 0
+    assert blocks.can_keep(one, 3) == 2
+    blocks.swap_out(one, 2, 3)
+    blocks.release(one)
+    one.preemptions = 1
+    assert blocks.swap.take() is not None
+    assert blocks.admit(one, 6)
+    assert blocks.can_keep(one, 6) == 0, "the copy to the device is of this very step"
+    assert blocks.can_keep(one, 7) == 2

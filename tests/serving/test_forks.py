@@ -99,3 +99,28 @@ def test_n_completions_of_the_front_door_share_their_prompt() -> None:
     assert first.cached_tokens == 0
     assert second.cached_tokens == told["forked_tokens"] == told["prompt_tokens"] // 2 - 1
     assert told["copied_blocks"] == 1
+
+
+@pytest.mark.parametrize(("blocks", "depth"), [(8, 1), (9, 1), (10, 2)])
+def test_a_block_that_is_being_filled_from_the_host_is_not_copied(blocks: int, depth: int) -> None:
+    """One completion comes back from the host in the step in which the other begins."""
+    config = TinyConfig(depth=depth, fork=True, max_rows=2, draft_tokens=1, method="eagle")
+    order = {"nodes.fork.after": "schedule", "nodes.swap.after": "fork"}
+
+    def served(config: TinyConfig, settings: dict[str, Any] | None) -> tuple[Any, RequestTable]:
+        engine = tiny_engine(config, settings=settings)
+        made = [
+            tiny_request(uid, prompt, SamplingParams(max_tokens=24, temperature=0.9, seed=uid))
+            for uid, prompt in enumerate(([5, 6, 7, 8], [9, 10, 11], [9, 10, 11]))
+        ]
+        for each in made[1:]:
+            each.fork_of = 1
+        table = engine.new_table()
+        table.submit_all([fitted(engine, each) for each in made])
+        engine.run(table)
+        return [(each.output_ids, each.error) for each in made], table
+
+    expected, _ = served(replace(config, num_blocks=200), None)
+    found, table = served(replace(config, num_blocks=blocks, swap=16), order)
+    assert table.totals.swapped_in > 0
+    assert found == expected

@@ -188,3 +188,17 @@ def test_what_cannot_be_gone_on_from_is_refused(llm: LLM) -> None:
         SamplingParams(n=2, settled_token_ids=[5])
     with pytest.raises(RequestError, match="settled_token_ids"):
         SamplingParams(settled_token_ids=[-1])
+
+
+@pytest.mark.parametrize("name", ["async_jump_forward", "async_allowed_drafts", "quickstart"])
+def test_tokens_that_a_grammar_refuses_end_their_own_request_alone(name: str) -> None:
+    """Whichever node looks at them first."""
+    grammar = {"structured_outputs": {"regex": "[0-9]{6}"}, "settled_token_ids": [300, 301]}
+    asked: list[Any] = ["One story", {"prompt": "A number", **grammar}, "Two"]
+    with LLM(pipeline=name) as llm:
+        first, wrong, last = llm.generate(asked, SamplingParams(max_tokens=12))
+    assert wrong.error is not None
+    assert "token 300" in wrong.error
+    assert (first.error, last.error) == (None, None)
+    assert first.token_ids
+    assert last.token_ids

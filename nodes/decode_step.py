@@ -107,6 +107,7 @@ def decode_step(
             token_budget=token_budget,
             draft_tokens=most,
             tree_depth=deepest,
+            forced=forced,
         ),
     )
     found.bring(ACCEPTANCE, acceptance)

@@ -17,6 +17,7 @@ from ..requests.limits import Limits
 from .drafter import Drafter
 from .drafting_model import cache_of, fitting
 from .options import DrafterOptions, ModelName
+from .sizes import Sizes
 from .values import (
     ACCEPTANCE,
     DRAFT_MASK,
@@ -25,6 +26,7 @@ from .values import (
     LIMITS,
     LOADING,
     SAMPLED,
+    SIZES,
     TARGET,
     VOCAB_SIZE,
 )
@@ -111,6 +113,7 @@ def propose(
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
     limits: Limits = given(LIMITS),
+    sizes: Sizes = given(SIZES),
     recorder: Pieces | None = pieces(),
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens, by the model's own continuation.
@@ -135,6 +138,7 @@ def propose(
         vocab_size,
         limits.context_length,
         recorder,
+        unseen=sizes.forced,
     )
 
 

@@ -13,6 +13,7 @@ class Sizes:
     token_budget: int = 256  # tokens in one step, at most
     draft_tokens: int = 0  # k, drafts per row and step, at most; 0 without a drafter
     tree_depth: int = 0  # drafts on the longest path of a draft tree; 0: drafts are no tree
+    forced: bool = False  # whether drafts may be other tokens than the drafter's
 
     @property
     def window(self) -> int:

@@ -140,12 +140,13 @@ def propose(
     rule: Acceptance = given(ACCEPTANCE),
     vocab_size: int = given(VOCAB_SIZE),
     limits: Limits = given(LIMITS),
+    sizes: Sizes = given(SIZES),
     tables: Tables = given(TABLES),
     recorder: Pieces | None = pieces(),
 ) -> Proposal | None:
     """The drafts that the tables say, after the draft model has computed its own."""
     found = draft_model.propose(
-        inputs, sampled, draft_kv, None, None, model, rule, vocab_size, limits, recorder
+        inputs, sampled, draft_kv, None, None, model, rule, vocab_size, limits, sizes, recorder
     )
     if found is None or inputs is None or inputs.sample is None or sampled is None:
         return None

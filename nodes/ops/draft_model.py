@@ -53,11 +53,14 @@ def propose(
     vocab_size: int,
     context_length: int,
     pieces: Pieces | None = None,
+    *,
+    unseen: bool = False,
 ) -> Proposal | None:
     """Drafts that continue the sampled tokens, by the drafter's own continuation.
 
     The first of them is one of those `allowed`. Passes of a step with prompts may be recorded in
-    `pieces`.
+    `pieces`. `unseen`: any token of a window may be another than the drafter has drafted, so that
+    the cache has no keys of it.
     """
     if inputs.only_decodes:
         pieces = None
@@ -68,20 +71,27 @@ def propose(
     rows = len(sample.window_start)
     # The row's tokens from the window's first input on; `counts` of them were settled now.
     sequence = torch.cat([sample.first[:, None], sampled.tokens], dim=1)
-    ends = torch.stack([sampled.counts - 1, sampled.counts], dim=1)
-    ids = sequence.gather(1, ends).clamp_min(0)
-    positions = sample.window_start[:, None] + ends
+    if unseen:
+        fed = torch.arange(sequence.shape[1], device=sequence.device).expand(rows, -1)
+    else:  # the last but one is new where all drafts were kept
+        fed = torch.stack([sampled.counts - 1, sampled.counts], dim=1)
+    each = fed.shape[1]
+    ids = sequence.gather(1, fed).clamp_min(0)
+    positions = sample.window_start[:, None] + fed
     reach = min(context_length, drafter.context_length)
     wanted = (sample.draft_limit > 0)[:, None]
     masked = torch.where((positions < reach) & wanted, positions, -1)
+    batch_order = torch.arange(rows, device=ids.device)
+    if unseen:
+        masked = masked.masked_fill(fed > sampled.counts[:, None], -1)
+        last, newest = each * batch_order + sampled.counts, sample.window_start + sampled.counts
+    else:
+        last, newest = 2 * batch_order + 1, positions[:, 1]
     blocks = inputs.blocks_of_samples
     slots = cache_slots_of(blocks, masked, cache.block_size).flatten()
-    batch_order = torch.arange(rows, device=ids.device)
-    long = None if inputs.long_rows is None else inputs.long_rows.repeat_interleave(2)
-    first = FirstPass(
-        ids.flatten(), masked.flatten(), slots, (2,) * rows, 2 * batch_order + 1, long
-    )
-    if kept is not None:
+    long = None if inputs.long_rows is None else inputs.long_rows.repeat_interleave(each)
+    first = FirstPass(ids.flatten(), masked.flatten(), slots, (each,) * rows, last, long)
+    if kept is not None and not unseen:  # which of the last two are new
         first, _ = first.without_padding(kept)
     logits, _ = drafter.forward(first.ids, first.batch(blocks, cache), first.last, pieces=pieces)
 
@@ -93,7 +103,7 @@ def propose(
         vocab_size,
         inputs,
         permitted(logits, allowed, vocab_size),
-        positions[:, 1],
+        newest,
         reach,
         cache,
         following,

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from stepweave import LLM
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.data import Proposal, Sampled
 from stepweave.nodes.ops.forcing import with_forced
@@ -192,3 +193,36 @@ def test_forced_tokens_are_the_trunk_of_a_tree_that_has_them_and_else_all_of_it(
     assert alone.branches is not None
     assert torch.equal(alone.branches[0], line)
     assert alone.tokens[2].tolist() == [6, 7, 8, -1, -1]
+
+
+@pytest.mark.parametrize("rule", ["rejection", "coupled"])
+def test_a_drafting_model_reads_what_was_forced_in_place_of_its_drafts(rule: str) -> None:
+    """After giving way it reads the text anew: its drafts are those that it would have had."""
+    texts = "Zebra quokka umbrella [a-z]{5} xylophone vortex [a-z]{5} quantum jigsaw [a-z]{4}"
+    asked = [
+        SamplingParams(
+            max_tokens=48, temperature=1.3, seed=seed, structured_outputs={"regex": texts}
+        )
+        for seed in range(4)
+    ]
+
+    def served(blocks: int) -> tuple[list[Any], int]:
+        draft = {"kind": "draft_model", "after": "sample", "stream": "compute", "tokens": 6}
+        keys = {
+            "extends": "async_jump_forward",
+            "nodes": {"draft": draft},
+            "policies": {"acceptance": rule},
+            "scheduler": {"num_blocks": blocks, "max_rows": 4, "prefix_cache": False},
+        }
+        with LLM(pipeline=keys) as llm:
+            found = llm.generate(["Write a short story about a fox named Ida."] * 4, asked)
+            preempted = llm.summary()["preemptions"]
+        return [
+            (each.token_ids, each.drafted, each.accepted, each.error) for each in found
+        ], preempted
+
+    expected, none = served(400)
+    found, some = served(13)
+    assert (none, some > 0) == (0, True)
+    assert found == expected
+    assert sum(accepted for _, _, accepted, _ in found) > 20

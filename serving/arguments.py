@@ -59,7 +59,8 @@ def chosen(
                 "object: say model.parallel in it"
             )
         return _changed(pipeline, model, overrides)
-    name = pipeline or (FOR_THE_EMBEDDED_MODEL if model is None else FOR_A_MODEL)
+    usual = FOR_THE_EMBEDDED_MODEL if model is None else FOR_A_MODEL
+    name = pipeline if isinstance(pipeline, Mapping) else pipeline or usual
     loaded = load_config(name, changes)
     if not isinstance(loaded, PipelineConfig):
         called = WRITTEN_HERE if isinstance(name, Mapping) else name

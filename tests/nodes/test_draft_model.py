@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from stepweave.requests.batch import StepBatch
 from tests.nodes.steps import (
     CACHE,
     LIMITS,
+    SIZES,
     VOCAB,
     ByHand,
     after,
@@ -33,6 +35,8 @@ def proposed(
     progress: dict[int, tuple[int, int]],
     sampled: list[list[int]] | None,
     model: ByHand,
+    *,
+    forced: bool = False,
     **more: Any,
 ) -> Proposal | None:
     asked: dict[str, Any] = {
@@ -49,6 +53,7 @@ def proposed(
         draft_kv=CACHE,
         model=fake,
         limits=LIMITS,
+        sizes=replace(SIZES, forced=forced),
         recorder=None,
         **asked,
     )
@@ -76,6 +81,21 @@ def test_each_row_is_fed_its_last_two_tokens_and_drafts_continue_them() -> None:
     assert (second["ids"], second["positions"]) == ([drafts[0][0], drafts[1][0]], [9, 5])
     assert second["slots"] == [slot(2, 9), slot(0, 5)]
     assert len(model.passes) == 2, "the last draft is fed with the next step's tokens"
+
+
+def test_where_drafts_may_be_forced_all_of_a_window_is_fed() -> None:
+    """Any of them may be another token than was drafted."""
+    model = ByHand()
+    batch = StepBatch(9, (decoding(2), decoding(0)))
+    found = some(proposed(batch, {2: (9, 6), 0: (8, 3)}, [[21, 22], [31]], model, forced=True))
+    first = model.passes[0]
+    assert first["ids"] == [9, 21, 22, 0, 8, 31, 0, 0]
+    assert first["positions"] == [6, 7, 8, -1, 3, 4, -1, -1]
+    assert first["slots"][:3] == [slot(2, 6), slot(2, 7), slot(2, 8)]
+    assert (first["query_lens"], first["lines"]) == ((4, 4), [2, 5])
+    drafts = [[after(22, 8), after(after(22, 8), 9)], [after(31, 4), after(after(31, 4), 5)]]
+    assert found.tokens.tolist() == drafts
+    assert model.passes[1]["positions"] == [9, 5]
 
 
 def test_prompt_chunks_are_fed_whole_before_drafts_are_asked_for() -> None:

@@ -151,7 +151,9 @@ def test_an_entry_point_of_no_decision_is_named_where_its_policy_is_not_found(
 def test_a_file_that_names_a_policy_without_what_it_must_do_is_refused(tmp_path: Path) -> None:
     with (
         package(tmp_path, drafting__lazy="others_policies:Lazy"),
-        pytest.raises(ConfigError, match=r"policies\.drafting=lazy: .*has no 'drafts', no 'own'"),
+        pytest.raises(
+            ConfigError, match=r"overrides\['policies.drafting'\]: .*has no 'drafts', no 'own'"
+        ),
     ):
         load_config("quickstart", {"policies.drafting": "lazy"})
 

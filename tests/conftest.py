@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.memory import Memory
 from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
 from tests.shares import leave_samples, share_of
 
@@ -110,6 +111,14 @@ class Share:
 def pytest_configure(config: pytest.Config) -> None:
     if said := config.getoption("--share"):
         config.pluginmanager.register(Share(said), "share")
+
+
+_memory = Memory()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    _memory.look()
 
 
 def _turn(item: pytest.Item) -> int:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..configs.errors import ConfigError, Mark
-from ..configs.prompts import PromptLine
 from ..loadgen.arrivals import Arrivals
 from ..loadgen.choices import Endpoint
 from ..loadgen.client import Target, root_of
@@ -83,20 +82,13 @@ def _given(asked: LoadOptions, file: Path) -> tuple[Workload, int]:
         said = None
         if of_text and line.messages is not None:
             said = f"request {number} is a conversation: use --endpoint chat"
-        if line.images or _shows(line):
+        if line.images or any(not isinstance(each.content, str) for each in line.messages or ()):
             said = f"request {number} has images, which no load can have yet: leave it out"
         if not of_text and line.prompt_token_ids is not None:
             said = f"request {number} has token ids: use --endpoint completions"
         if said is not None:
             raise ConfigError.at(Mark(f"--prompts {file}"), said)
     return GivenPrompts(lines, asked.output_len), len(lines)
-
-
-def _shows(line: PromptLine) -> bool:
-    """Whether a message of it has an image."""
-    contents: list[Any] = [each.content for each in line.messages or ()]
-    parts = [part for content in contents if not isinstance(content, str) for part in content]
-    return any(part.type != "text" for part in parts)
 
 
 def _refuse(asked: LoadOptions, names: tuple[str, ...], why: str) -> None:

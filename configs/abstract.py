@@ -6,7 +6,7 @@ here; whether the declarations make sense is `graph.validate`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
@@ -407,13 +407,15 @@ def read_abstract(source: Located) -> AbstractGraph:
         node._line = source.at(("nodes", index)).mark.line
     for index, state in enumerate(graph.states):
         state._line = source.at(("states", index)).mark.line
-    for name, value in graph.values.items():
-        place = source.at(("values", name))
-        value._line = (place.key or place.mark).line
-    for name, mode in graph.modes.items():
-        if mode is not None:
-            place = source.at(("modes", name))
-            mode._line = (place.key or place.mark).line
+    named: list[tuple[str, Mapping[str, AbstractValue | AbstractMode | None]]] = [
+        ("values", graph.values),
+        ("modes", graph.modes),
+    ]
+    for section, parts in named:
+        for name, part in parts.items():
+            if part is not None:
+                place = source.at((section, name))
+                part._line = (place.key or place.mark).line
     return graph
 
 

@@ -57,7 +57,6 @@ class SwapSpace:
         self._back_after = max(0, leases.get((SWAP, OWNER), 0))
         self._kept: dict[int, _Kept] = {}  # by request
         self._resumes: dict[int, int] = {}  # by request: the first step that may have its row
-        self._filled: dict[int, int] = {}  # by request: the step in which its blocks are filled
         self._swaps = Swaps()
 
     def begin(self, step: int) -> None:
@@ -114,7 +113,6 @@ class SwapSpace:
         ready = step + self._back_after if blocks else step
         self._pool.hand_over(blocks, step, SWAP, OWNER, ready)
         self._resumes[uid] = ready
-        self._filled[uid] = step
 
     def is_awaited(self, uid: int, step: int) -> bool:
         """Whether a request's blocks are still being filled for a row of this step."""
@@ -122,7 +120,8 @@ class SwapSpace:
 
     def is_filling(self, uid: int, step: int) -> bool:
         """Whether a request's blocks are filled in this step, or are for a later row."""
-        return self._filled.get(uid) == step or self.is_awaited(uid, step)
+        ready = self._resumes.get(uid, -1)
+        return ready > step or (ready == step and not self._back_after)
 
     def any_awaited(self, step: int) -> bool:
         """Whether anybody's are, or are still to be copied out."""
@@ -131,7 +130,6 @@ class SwapSpace:
     def drop(self, uid: int) -> None:
         """The request ends, or is computed anew."""
         self._resumes.pop(uid, None)
-        self._filled.pop(uid, None)
         kept = self._kept.pop(uid, None)
         if kept is not None:
             self._pool.release(kept.device, kept.step, users=SWAP, keep=self._keep)
@@ -143,7 +141,6 @@ class SwapSpace:
         for uid in list(self._kept):
             self.drop(uid)
         self._resumes.clear()
-        self._filled.clear()
 
     def check_conservation(self) -> None:
         """Every host block is in one place. Raises `PoolError`."""

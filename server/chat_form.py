@@ -43,14 +43,12 @@ class ChatForm(ChunkForm):
         super().__init__(shape, choices, usage, texts)
         self._sections = sections
         self._reasoning, self._forced = reasoning, forced
-        self._opened = [False] * choices
         self._called = [False] * choices
         self._open = [sections() for _ in range(choices)] if sections is not None else None
 
     def events(self, choice: int, increment: Increment) -> bytes:
         out: list[bytes] = []
-        if not self._opened[choice]:
-            self._opened[choice] = True
+        if self._first(choice):
             out.append(self._chunks[choice].chunk(_OPENING, usage=self._usage_now()))
         out.extend(self._told(choice, increment))
         if increment.output is not None:

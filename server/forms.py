@@ -81,6 +81,7 @@ class ChunkForm(Form):
         with_usage = shape.include_usage or shape.continuous_usage
         shared = shape.shared(self.chunk_kind)
         self._chunks = [Chunks(shared, each, with_usage=with_usage) for each in range(choices)]
+        self._opened = [False] * choices
 
     @abstractmethod
     def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
@@ -102,6 +103,12 @@ class ChunkForm(Form):
             "usage": self.usage.to_json(),
         }
         return json.dumps(said).encode("ascii")
+
+    def _first(self, choice: int) -> bool:
+        """Whether nothing was told of a choice yet, as it is now."""
+        first = not self._opened[choice]
+        self._opened[choice] = True
+        return first
 
     def _usage_now(self) -> Usage | None:
         return self.usage if self.shape.continuous_usage else None
@@ -128,19 +135,16 @@ class CompletionForm(ChunkForm):
         super().__init__(shape, choices, usage, texts)
         self._offsets = [Offsets() for _ in range(choices)]  # of what logprobs were told of
         self._echoes = [each for each in echoes for _ in range(choices // len(echoes))]
-        self._begun = [not self._echoes] * choices  # whether the prompt was told
 
     def events(self, choice: int, increment: Increment) -> bytes:
         chunks, out = self._chunks[choice], b""
-        if not self._begun[choice]:
-            self._begun[choice] = True
+        if self._echoes and self._first(choice):
             text = quoted(self._echoes[choice].text)
-            begun = chunks.chunk(b'"text":' + text, usage=self._usage_now())
-            return begun + self.events(choice, increment)
+            out = chunks.chunk(b'"text":' + text, usage=self._usage_now())
         shape = self.shape
         beside = shape.token_ids or shape.continuous_usage or increment.logprobs is not None
         if increment.text or (increment.token_ids and beside):
-            out = chunks.chunk(
+            out += chunks.chunk(
                 b'"text":' + quoted(increment.text),
                 logprobs=self._logprobs(choice, increment),
                 token_ids=self._ids(increment.token_ids),

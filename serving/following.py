@@ -40,7 +40,7 @@ class Following:
         self._lock = threading.Lock()
         self._alone = False
         self._made: dict[int, tuple[str, list[Increment]]] = {}  # that nobody here has asked for
-        self._asked: dict[int, tuple[Ticket, Request]] = {}
+        self._asked: dict[int, Request] = {}
         self._begun: set[int] = set()  # that have no output yet
         self._over: dict[int, None] = {}  # the last that had one
         self._unbegun: dict[int, str | None] = {}  # that rank 0 ended before they began, and why
@@ -64,9 +64,9 @@ class Following:
                     made = self._made.get(request.uid)
                 if made is not None:
                     self._require_same(request, made[0])
-                self._catch_up(ticket, request)
+                self._catch_up(request)
 
-    def _catch_up(self, ticket: Ticket, request: Request) -> None:
+    def _catch_up(self, request: Request) -> None:
         """Deliver what has come, and have what comes delivered as it does."""
         while True:
             with self._lock:
@@ -79,7 +79,7 @@ class Following:
                     ended = request.uid in self._unbegun
                     error = self._unbegun.pop(request.uid, None)
                     if not ended:
-                        self._asked[request.uid] = (ticket, request)
+                        self._asked[request.uid] = request
                     break
             for increment in here:
                 _tell(request, increment)
@@ -99,7 +99,7 @@ class Following:
             if asked is None:
                 self._unbegun[uid] = error
         if asked is not None:
-            _end(asked[1], error)
+            _end(asked, error)
 
     def _remade(self, spec: dict[str, Any]) -> Request:
         """The request that rank 0 has put into its log. Raises `GroupEnded` for a wrong one."""
@@ -116,7 +116,7 @@ class Following:
             if asked is None and not self._alone:
                 self._made[uid] = (digest, [])
         if asked is not None:
-            self._require_same(asked[1], digest)
+            self._require_same(asked, digest)
         return request
 
     def _deliver(self, uid: int, increment: Increment) -> None:
@@ -134,7 +134,7 @@ class Following:
                 return
             if increment.output is not None:
                 del self._asked[uid]
-        _tell(asked[1], increment)
+        _tell(asked, increment)
 
     def _require_same(self, request: Request, digest: str) -> None:
         if _digest(request) != digest:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stepweave.nodes.ops.staging import Staging
 from stepweave.requests.batch import RequestSpec, ScheduledRow, StepBatch
-from stepweave.requests.limits import Limits
 from stepweave.requests.params import SamplingParams
+from tests.nodes import steps
 
-LIMITS = Limits(
-    max_rows=4,
-    token_budget=64,
-    block_size=4,
-    num_blocks=200,
-    context_length=256,
-    draft_tokens=3,
-    max_queue=9,
-)
+LIMITS = replace(steps.LIMITS, num_blocks=200, context_length=256, draft_tokens=3)
 
 
 def row(uid: int, most: int, blocks: int, window: int) -> ScheduledRow:

@@ -363,37 +363,17 @@ def _output(tokens: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-class Stubborn:
-    """A fleet of which the replicas say what they are told to say, and are lost then."""
-
-    live = 1
-
-    def __init__(self, *scripts: Sequence[Message]) -> None:
-        self.scripts, self.asked = list(scripts), 0
-
-    async def generate(self, work: Work) -> AsyncGenerator[Message]:
-        script = self.scripts[min(self.asked, len(self.scripts) - 1)]
-        self.asked += 1
-        for message in script:
-            yield message
-        raise ReplicaLost("it was killed")
-
-
-FULL = refused(RequestError("the queue is full", code="SW-QUEUE-FULL"))
-A_TOKEN: Message = {"text": "x", "token_ids": [5], "logprobs": None}
-
-
 def test_waiting_for_a_place_in_a_queue_is_no_move(llm: AsyncLLM, runner: asyncio.Runner) -> None:
     """It was lost with one replica, and all others have full queues then."""
 
     async def served() -> tuple[int, int]:
-        fleet: Any = Stubborn([TAKEN, A_TOKEN], [FULL])
+        fleet = Scripted([TAKEN, TOKEN], [refused(RequestError("full", code="SW-QUEUE-FULL"))])
         front = ManyEngines(llm.config, fleet, about(llm))
         await front.submit("hi", SamplingParams(max_tokens=4))
-        while fleet.asked < 5:
+        while len(fleet.asked) < 5:
             await asyncio.sleep(0.01)
         await front.close()
-        return front.moves, fleet.asked
+        return front.moves, len(fleet.asked)
 
     moves, asked = runner.run(served())
     assert moves == 1
@@ -404,7 +384,7 @@ def test_what_is_being_read_when_the_service_drains_does_not_begin(
     llm: AsyncLLM, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def drained() -> int:
-        fleet: Any = Stubborn([TAKEN])
+        fleet = Scripted([TAKEN])
         front = ManyEngines(llm.config, fleet, about(llm))
         reading, drained = threading.Event(), threading.Event()
         read = front._read
@@ -422,7 +402,7 @@ def test_what_is_being_read_when_the_service_drains_does_not_begin(
         with pytest.raises(EngineError, match="draining"):
             await asked
         await front.close()
-        return int(fleet.asked)
+        return len(fleet.asked)
 
     assert runner.run(drained()) == 0
 
@@ -431,7 +411,7 @@ def test_what_is_cancelled_before_its_first_turn_tells_who_waits(
     llm: AsyncLLM, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def cancelled() -> None:
-        fleet: Any = Stubborn([TAKEN])
+        fleet = Scripted([TAKEN])
         front = ManyEngines(llm.config, fleet, about(llm))
         create = asyncio.create_task
 
@@ -446,7 +426,7 @@ def test_what_is_cancelled_before_its_first_turn_tells_who_waits(
             await asyncio.wait_for(asked, 60)
         monkeypatch.undo()
         assert front.queued == 0
-        assert fleet.asked == 0
+        assert fleet.asked == []
         await front.close()
 
     runner.run(cancelled())

@@ -13,7 +13,6 @@ import asyncio
 import gc
 import os
 import random
-import resource
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from stepweave.graph.node import OpContext, Run
 from stepweave.serving.async_llm import AsyncLLM
 from stepweave.structured.auto_backend import AutoBackend
 from stepweave.testing.faults import InjectedFault, with_faults
+from tests.memory import resident
 from tests.server.in_thread import Running
 from tests.server.leftovers import Held, nothing_left_in, until
 
@@ -102,7 +102,7 @@ class Soak:
             until(lambda: client.get("/health").status_code == 200, "it is well again")
         gc.collect()
         held = Held.now()
-        self.megabytes.append(_resident_mb())
+        self.megabytes.append(resident() / 1e6)
         if self._held is None:
             self._held = held
         until(lambda: not Held.now().exceeds(self._held or held, files=8), "nothing grows")
@@ -189,8 +189,3 @@ def _compilers(grammars: Any) -> Iterator[int]:
         for process in each._processes._all:
             if process._process is not None:
                 yield process._process.pid
-
-
-def _resident_mb() -> float:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 1e6

@@ -294,8 +294,16 @@ class Binder:
             return True
         if role == "update":
             looked_at = any(state == read.name for op in self._raw for read in op.reads)
-            return looked_at or any(state in use.states.values() for use in others)
+            return looked_at or any(self._asks(use, state) for use in others)
         return any(state in use.updates for use in others)
+
+    @staticmethod
+    def _asks(use: _Use, state: str) -> bool:
+        """Whether the function has the state for its own sake, not to keep up what others have."""
+        having = (use.op.parameters[name] for name, of in use.states.items() if of == state)
+        return any(
+            each.role == "state" or not each.optional or each.when is not None for each in having
+        )
 
     @staticmethod
     def _idle(use: _Use) -> bool:

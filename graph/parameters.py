@@ -110,6 +110,7 @@ def optional_update(
 ) -> T | None:
     """`update` where another node has the state, else None, no access. Raises `GraphError`.
 
+    Another with an optional update, too, does not count: each only keeps up what others use.
     With `when`, which decides from resources, it is wanted where that says so, by this node alone
     too: a state that is there for some models, say.
     """

@@ -195,12 +195,25 @@ def test_an_optional_state_is_bound_where_another_node_has_it(
     assert [name for name, (reads, _) in accesses(graph).items() if reads] == bound
 
 
-def test_two_optional_updates_of_a_state_are_there_for_each_other() -> None:
+@pytest.mark.parametrize("user", [None, "must_look", "must_count", "look"])
+def test_optional_updates_of_a_state_are_not_there_for_each_other(user: str | None) -> None:
+    """Each keeps up what some node uses, as copies of a drafter's cache do: that must be there."""
+
     @node
     def recount(tally: list[int] | None = optional_update(TALLY)) -> None: ...
 
-    found = accesses(step_graph(count, recount))
-    assert found == {"count": (["tally"], ["tally"]), "recount": (["tally"], ["tally"])}
+    users: dict[str, Any] = {"must_look": must_look, "must_count": must_count, "look": look}
+    found = accesses(step_graph(count, recount, *([users[user]] if user else [])))
+    tally = ["tally"] if user else []
+    assert found["count"] == found["recount"] == (tally, tally)
+
+
+def test_optional_updates_of_a_state_are_there_where_one_is_asked_for_by_a_resource() -> None:
+    @node
+    def keep(tally: list[int] | None = optional_update(TALLY, when=not_exact)) -> None: ...
+
+    found = accesses(step_graph(count, keep, resources=Resources({EXACT: False})))
+    assert found["count"] == (["tally"], ["tally"])
 
 
 EXACT: Resource[bool] = Resource("exact")

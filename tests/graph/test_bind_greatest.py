@@ -78,9 +78,10 @@ def sound(nodes: list[Asked], bound: Accesses) -> bool:
         role = nodes[at].states.get(name)
         return role == "update" or (role == "optional_update" and ("state", at, name) in bound)
 
-    def has(at: int, name: str) -> bool:
+    def asks(at: int, name: str) -> bool:
+        """Whether the node has the state, and not only to keep up what others have."""
         role = nodes[at].states.get(name)
-        if role is None or not works[at]:
+        if role in (None, "optional_update") or not works[at]:
             return False
         return "optional" not in role or ("state", at, name) in bound
 
@@ -118,7 +119,7 @@ def sound(nodes: list[Asked], bound: Accesses) -> bool:
         elif asked.states[name] == "optional_state":
             if not any(updates(each, name) for each in others):
                 return False
-        elif not any(has(each, name) for each in others):
+        elif not any(asks(each, name) for each in others):
             return False
     return True
 

@@ -18,6 +18,7 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.nodes.draft_model import DRAFT_MODEL, VOCABULARIES
 from stepweave.nodes.ops.vocabularies import spelled
 from stepweave.nodes.tree import Growth
+from stepweave.nodes.values import TOKENIZER
 from stepweave.policies.acceptance import Acceptance, Block, Coupled, Rejection, Typical
 from stepweave.policies.chosen import Policies
 from stepweave.policies.drafting import ByAcceptance, ByRows, Drafting, Fastest, Full
@@ -177,9 +178,14 @@ MORE_SITUATIONS: dict[str, TinyConfig] = {
     **SITUATIONS,
     "cheaper": TinyConfig(swap=16),  # who gives way keeps blocks if copies cost less than tokens
     "forks": TinyConfig(fork=True),  # the requests are completions of one prompt
+    "forks swapped": TinyConfig(fork=True, swap=16),  # and give way, with blocks they share
+    "forced": TinyConfig(),  # what grammars force is drafted, with rows that give way
     "long prompt": TinyConfig(token_budget=120),  # of more keys than one tile, beside short ones
 }
-SHORT_OF_BLOCKS = ("preemption", "swap", "cheaper")
+SHORT_OF_BLOCKS = ("preemption", "swap", "cheaper", "forks swapped", "forced")
+SWAPPED = ("swap", "forks swapped")
+FORKED = ("forks", "forks swapped")
+JUMP_FORWARD: dict[str, Any] = {"nodes.jump_forward.after": "bitmask"}
 CHEAPER = Cheaper(block_us=1, token_us=1, start_us=2)
 KEPT: tuple[CacheDType, ...] = ("int8", "auto")
 """Number formats of the caches, the target's and its drafter's."""
@@ -209,6 +215,15 @@ class Cell:
     def policies(self) -> Policies:
         chosen = Policies(drafting=DRAFTING[self.drafting], acceptance=RULES[self.rule])
         return replace(chosen, resumption=CHEAPER) if self.situation == "cheaper" else chosen
+
+
+def in_turn(cell: Cell, n: int) -> bool:
+    """Whether it is one of every n cells: any two features meet in some of them."""
+    axes: list[tuple[Sequence[Any], Any]] = [
+        *((METHODS, cell.method), (list(GRAMMARS), cell.grammar), (list(SAMPLING), cell.sampling)),
+        *((list(SITUATIONS), cell.situation), (KEPT, cell.kept)),
+    ]
+    return sum(axis.index(value) for axis, value in axes) % n == 0
 
 
 @dataclass(frozen=True)
@@ -289,12 +304,17 @@ def speaking_otherwise(context: int | None) -> dict[Resource[Any], object]:
 
 
 def prompts(situation: str) -> list[tuple[int, ...]]:
-    """Four prompts; where the prefix cache is tested, they begin alike, and forks have one."""
+    """Four prompts; where the prefix cache is tested, they begin alike, and forks have one.
+
+    Of forks that are swapped the first two have one. It is the others that give way.
+    """
     draw = random.Random(5)
     shared = tuple(draw.randrange(3, VOCAB) for _ in range(13))
     found = [tuple(draw.randrange(3, VOCAB) for _ in range(length)) for length in (11, 3, 18, 7)]
     if situation == "forks":
         return found[:1] * 4
+    if situation == "forks swapped":
+        return [found[0], found[0], *found[2:]]
     if situation == "long prompt":
         found[0] = tuple(draw.randrange(3, VOCAB) for _ in range(70))
     return [shared + tail for tail in found] if situation == "prefix cache" else found
@@ -324,14 +344,17 @@ def asked(cell: Cell) -> list[CellRequest]:
     return found
 
 
-def just_admitted(requests: Sequence[CellRequest], k: int) -> int:
-    """Blocks of four tokens that let every request begin, and no more."""
+def just_admitted(requests: Sequence[CellRequest], k: int, shared: bool = False) -> int:
+    """Blocks of four tokens that let every request begin, and no more.
+
+    `shared`: the first two have one prompt, and its full blocks in common.
+    """
     need = 0
     for each in requests:
         wanted = each.params.draft_tokens
         drafts = k if wanted is None else min(wanted, k)
         need += -(-(len(each.prompt) + 1 + 2 * drafts) // 4)
-    return need
+    return need - len(requests[0].prompt) // 4 if shared else need
 
 
 def served_by(
@@ -342,22 +365,26 @@ def served_by(
     policies: Policies,
     settings: Mapping[str, Any] | None,
     resources: Mapping[Resource[Any], object] | None,
+    checked: bool,
 ) -> Engine:
     """An engine for these requests, with new states: that of an earlier cell, if built alike."""
-    config = replace(config_of(cell, requests, executor), depth=depth, policies=policies)
+    config = config_of(cell, requests, executor, checked)
+    config = replace(config, depth=depth, policies=policies)
     changed = tuple(sorted((settings or {}).items()))
     asked = (config, cell.method == OTHER, drafter_context(cell), changed)
     return built(*asked, resources) if resources else kept_engine(*asked)
 
 
-def config_of(cell: Cell, requests: Sequence[CellRequest], executor: str) -> TinyConfig:
+def config_of(
+    cell: Cell, requests: Sequence[CellRequest], executor: str, checked: bool = True
+) -> TinyConfig:
     """What a cell asks of an engine, but for its depth and policies."""
     base = MORE_SITUATIONS[cell.situation]
     method, tree, k = TREES.get(cell.method or "", (cell.method, None, 3 if cell.method else 0))
     if cell.method in MODULES:
         method, k = "mtp", 4
     if cell.situation in SHORT_OF_BLOCKS:
-        base = replace(base, num_blocks=just_admitted(requests, k))
+        base = replace(base, num_blocks=just_admitted(requests, k, cell.situation in FORKED))
     return replace(
         base,
         executor=executor,
@@ -368,7 +395,7 @@ def config_of(cell: Cell, requests: Sequence[CellRequest], executor: str) -> Tin
         structured=cell.grammar != "no grammar",
         context=CONTEXT,
         cache_dtype=cell.kept,
-        check="strict" if executor == "serial" else "off",
+        check="strict" if checked and executor == "serial" else "off",
     )
 
 
@@ -407,14 +434,18 @@ def run(
     settings: Mapping[str, Any] | None = None,
     brought: Sequence[Sequence[int]] = (),
     resources: Mapping[Resource[Any], object] | None = None,
+    checked: bool = True,
 ) -> Outcome:
     """Serve the cell's requests on a pipeline of that depth, with these changes to its file.
 
     `brought`: for each request, the tokens of its output that it comes with; none: it begins.
-    `resources` that the engine is given besides.
+    `resources` that the engine is given besides. `checked`: a serial run is one in checking mode.
     """
+    if cell.situation == "forced" and cell.grammar != "no grammar":
+        settings = {**JUMP_FORWARD, **(settings or {})}
+        resources = {TOKENIZER: tiny_tokenizer(VOCAB), **(resources or {})}
     engine = served_by(
-        cell, requests, depth, executor, policies or cell.policies, settings, resources
+        cell, requests, depth, executor, policies or cell.policies, settings, resources, checked
     )
     made = [
         tiny_request(
@@ -427,8 +458,9 @@ def run(
         )
         for uid, each in enumerate(requests)
     ]
-    for request in made:
-        request.fork_of = 0 if cell.situation == "forks" else None
+    if cell.situation in FORKED:
+        for request in made:
+            request.fork_of = 0 if request.prompt_ids == made[0].prompt_ids else None
     for request, tokens in zip(made, brought, strict=False):
         request.resume(tokens)
     engine.reset()

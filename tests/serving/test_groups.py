@@ -47,7 +47,7 @@ def check(cell: Cell) -> None:
 def check_groups(cell: Cell, groups: Sequence[int]) -> None:
     """A cell in several numbers of groups, compared with one serial run of it."""
     requests = asked(cell)
-    one = run(cell, requests, depth=1, executor="serial")
+    one = run(cell, requests, depth=1, executor="serial", checked=False)
     for number in groups:
         found = run(
             cell,

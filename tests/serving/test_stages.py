@@ -33,7 +33,7 @@ CELLS = [
 
 def check(cell: Cell, stages: int, executor: str = "threads") -> None:
     requests = asked(cell)
-    alone = run(cell, requests, depth=1, executor="serial")
+    alone = run(cell, requests, depth=1, executor="serial", checked=False)
     config = replace(config_of(cell, requests, executor), **in_groups(cell.depth))
 
     def build(links: Wired) -> Engine:

@@ -15,6 +15,9 @@ from .errors import GroupEnded
 from .frames import Message
 from .group import SETTLE_S, STUCK_S, Group
 
+BEHIND_S = 600.0
+"""Later than this no rank comes to what rank 0 has done."""
+
 Failure = tuple[str, str]
 """What failed, and how."""
 
@@ -30,7 +33,7 @@ class Verdicts:
         self._reported: dict[int, dict[int, Failure]] = {}  # by number, then rank
         self._since: dict[int, float] = {}
         self._objections: dict[tuple[int, str], tuple[int, float]] = {}  # of other ranks
-        self._own: set[tuple[int, str]] = set()
+        self._own: dict[tuple[int, str], float] = {}  # of this rank, while others may have them
         self._failing: tuple[Failure, float] | None = None  # of this rank, not settled yet
         group.on("failed", self._failed)
         group.on("go on", self._go_on)
@@ -68,7 +71,7 @@ class Verdicts:
         """A caller's listener, or what else belongs to one request, has failed on this rank."""
         if self._group.leads:
             with self._changed:
-                self._own.add((uid, error))
+                self._own[uid, error] = monotonic()
         else:
             self._group.send({"kind": "objected", "uid": uid, "error": error})
 
@@ -110,8 +113,9 @@ class Verdicts:
         with self._changed:
             late = [n for n, since in self._since.items() if now - since > self._settle_s]
             alone = self._reported[late[0]] if late else {}
-            for key in self._own & set(self._objections):
+            for key in self._own.keys() & set(self._objections):
                 del self._objections[key]
+            self._own = {key: at for key, at in self._own.items() if now - at <= BEHIND_S}
             objected = [
                 (rank, *key)
                 for key, (rank, since) in self._objections.items()

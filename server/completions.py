@@ -29,6 +29,8 @@ def completions_router(engine: OpenEngine) -> APIRouter:
         given: dict[str, Any] = {}
         if not asked.says("max_tokens"):
             given["max_tokens"] = DEFAULT_TOKENS
+        if asked.only_prompts:
+            given["max_tokens"] = 1  # an engine draws at least one
         if asked.echo:
             given["prompt_logprobs"] = asked.logprobs
         params = asked.sampling(engine.settings.sampling, **given)
@@ -36,7 +38,9 @@ def completions_router(engine: OpenEngine) -> APIRouter:
             await asyncio.to_thread(lambda: engine.texts.spelled)
         exchange = request.state.exchange
         prompts: list[Prompt] = list(asked.prompt)
-        call = await engine.call(exchange, "completions", asked, prompts, params)
+        call = await engine.call(
+            exchange, "completions", asked, prompts, params, only_prompts=asked.only_prompts
+        )
         shape = engine.shape(f"cmpl-{exchange.id}", asked, params.logprobs)
         texts = engine.texts
         echoes = [

@@ -14,6 +14,7 @@ from .conversations import Conversations
 from .errors import ApiError, Refused, invalid_grammar
 from .forms import Form, Shape
 from .observers import Exchange, Observer, Served
+from .prompt_only import PromptOnly
 from .settings import Settings
 from .token_texts import TokenTexts
 from .usage import ReasoningTokens, Usage
@@ -21,7 +22,7 @@ from .usage import ReasoningTokens, Usage
 if TYPE_CHECKING:
     from ..requests.params import SamplingParams
     from ..serving.prompts import Prompt
-    from .front import Front
+    from .front import Front, Stream
     from .observers import Endpoint
     from .protocol.sampling import Drawn, Generating
 
@@ -110,20 +111,24 @@ class OpenEngine:
         params: SamplingParams,
         *,
         reasons: bool = False,
+        only_prompts: bool = False,
         refused: Refused = invalid_grammar,
     ) -> Call:
         """Hand the prompts in. Raises `ApiError` where one of them cannot be served.
 
-        `reasons`: an output begins with a section of reasoning. `refused`: what is told of a
+        `reasons`: an output begins with a section of reasoning. `only_prompts`: nothing is told of
+        what is drawn after them. `refused`: what is told of a
         grammar that cannot be followed.
         """
         self.check_open()
         model = self.model_named(asked.model)
         if model in self.adapters:
             params = replace(params, adapter=model)
-        streams = await submitted(
+        streams: list[Stream] = await submitted(
             self.front, prompts, params, exchange, self.settings.limits, refused
         )
+        if only_prompts:
+            streams = [PromptOnly(each) for each in streams]
         tokens = sum(len(each.prompt_ids) for each in streams)
         served = Served(
             id=exchange.id,

@@ -74,6 +74,13 @@ class CompletionRequest(Generating):
         description="Return the log-probability of each token, and of so many of the most "
         "probable ones at its place.",
     )
+    max_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        le=1 << 20,
+        description=f"Tokens generated at most. Not given: {DEFAULT_TOKENS}. With `echo` it may be "
+        "0: the answer is the prompt.",
+    )
     echo: bool | None = Field(
         default=None,
         description="Begin the text with the prompt; with `logprobs` that of each of its tokens "
@@ -88,4 +95,11 @@ class CompletionRequest(Generating):
     def _whole_echo(self) -> CompletionRequest:
         if self.echo and self.stream and self.logprobs is not None:
             raise ValueError("echo with logprobs is told in one answer: leave out stream")
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens is 0: without echo the answer has no text; give 1 or more")
         return self
+
+    @property
+    def only_prompts(self) -> bool:
+        """Whether the answer is the prompts, and nothing that is generated."""
+        return self.max_tokens == 0

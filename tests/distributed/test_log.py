@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from stepweave.distributed import verdicts as verdicts_module
 from stepweave.distributed.group import Group
 from stepweave.distributed.log import Log
 from stepweave.distributed.tasks import TaskFailed, Tasks
-from stepweave.distributed.verdicts import Verdicts
+from stepweave.distributed.verdicts import BEHIND_S, Verdicts
 from stepweave.requests.params import SamplingParams
 from stepweave.requests.plain_params import params_of, read_params
 from tests.distributed.pairs import LONG_S, at_once, ended, groups
@@ -122,6 +123,20 @@ def test_what_fails_of_one_request_on_rank_1_only_ends_the_group() -> None:
         every[0].object(4, "ValueError: of rank 0, which decides")
         every[1].object(5, "ValueError: alone")
         assert "request 5 failed on rank 1, and not on rank 0: ValueError: alone" in ended(made[0])
+
+
+def test_what_rank_0_has_told_long_ago_is_kept_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    every: list[Verdicts] = []
+    with groups(2, verdicts(every, LONG_S)):
+        mine = every[0]
+        for uid in range(100):
+            mine.object(uid, "ValueError: of this request")
+        mine._look()
+        assert len(mine._own) == 100, "others may be behind"
+        later = monotonic() + 2 * BEHIND_S
+        monkeypatch.setattr("stepweave.distributed.verdicts.monotonic", lambda: later)
+        mine._look()
+        assert not mine._own
 
 
 def tasks(made: list[Tasks], answer: Callable[[int], str | Exception]) -> Callable[[Group], None]:

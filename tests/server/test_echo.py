@@ -102,6 +102,38 @@ def test_log_probabilities_of_a_text_begin_with_those_of_the_prompt(
     assert len(offsets) == count + whole["usage"]["prompt_tokens"]
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_of_no_tokens_the_answer_is_the_prompt_with_its_log_probabilities(
+    service: Running, ends: bool
+) -> None:
+    """Also where the token that is drawn, and not told, would end the text."""
+    asked: dict[str, Any] = {"prompt": [STORY, "The fox"], "echo": True, "temperature": 0}
+    asked |= {"logprobs": 1, "return_token_ids": True}
+    more = post(service, "/v1/completions", max_tokens=1, **asked)
+    drawn = [token for each in more["choices"] for token in each["token_ids"]]
+    asked["stop_token_ids"] = drawn if ends else []
+    answer = post(service, "/v1/completions", max_tokens=0, **asked)
+    CompletionAnswer.model_validate(answer)
+    for choice, longer, prompt in zip(
+        answer["choices"], more["choices"], asked["prompt"], strict=True
+    ):
+        assert choice["text"] == prompt
+        assert choice["finish_reason"] == "length"
+        assert choice["token_ids"] == []
+        for key, each in choice["logprobs"].items():
+            assert len(each) > 1
+            assert each == longer["logprobs"][key][:-1]
+    assert answer["usage"]["completion_tokens"] == 0
+    assert answer["usage"]["prompt_tokens"] == more["usage"]["prompt_tokens"]
+
+
+def test_of_no_tokens_a_stream_is_the_prompt(service: Running) -> None:
+    asked = {"prompt": "The fox", "echo": True, "max_tokens": 0}
+    found = [event["choices"][0] for event in events(service, "/v1/completions", **asked)]
+    assert "".join(each["text"] for each in found) == "The fox"
+    assert found[-1]["finish_reason"] == "length"
+
+
 def test_the_client_that_people_use_reads_it(service: Running) -> None:
     with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
         asked: dict[str, Any] = {"model": "embedded", "max_tokens": 1, "temperature": 0}

@@ -97,6 +97,7 @@ WRONG: list[tuple[str, dict[str, Any], str | None, str]] = [
         "echo",
         "echo with logprobs is told in one answer: leave out stream",
     ),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 0}, "max_tokens", "without echo the answer"),
     ("/v1/completions", {"prompt": "a", "best_of": 2}, "best_of", "use n"),
     (
         "/v1/completions",

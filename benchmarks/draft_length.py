@@ -4,11 +4,13 @@ The embedded model with its EAGLE-3 head, extraction prompts with held-out words
 greedy, float32, one torch thread. Policy `fastest` chooses by the periods that `stepweave profile
 --drafts` prints, and by what it measures. All sides decode the same tokens, of four prompts for
 each row, so that batches are full for most of the time; a round runs them one after the other, and
-times of one round are compared. Before that, policies that measure run for some minutes. How all
-did in their first runs, in which shapes are recorded and numbers are tried, is told besides.
+times of one round are compared. Two engines of one pipeline differ by up to 6 % in one process, by
+where their memory lies: a side has several, and its time is their mean. Before that, policies that
+measure run for some minutes. How all did in their first runs, in which shapes are recorded and
+numbers are tried, is told besides.
 
     python -m benchmarks.draft_length [--rows 1,4,16] [--longest 5] [--prompts 16] [--rounds 9]
-        [--warm 24] [--settle 16384]
+        [--warm 24] [--settle 16384] [--engines 2] [--sides "3 drafts,fastest"]
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter
 from typing import Any
 
@@ -104,51 +107,82 @@ def engine(rows: int, longest: int, side: Any) -> LLM:
     return LLM(pipeline=PIPELINE, overrides=overrides)
 
 
-def measure(
-    rows: int, longest: int, count: int, rounds: int, warm: int, settle: int, table: Table
-) -> dict[str, dict[str, Any]]:
-    """Each side with so many rows. Raises `RuntimeError` where tokens differ.
+@dataclass(frozen=True)
+class Length:
+    """How long it is measured: runs before, steps before of sides that measure, and rounds.
 
-    `warm`: runs before, in which shapes are recorded. `settle`: so many steps at least come before
-    where numbers are measured and tried, as they do in a service of some minutes.
+    In the runs before shapes are recorded; in the steps numbers are measured and tried, as in a
+    service of some minutes.
     """
-    sides = policies(table, longest)
+
+    warm: int
+    settle: int
+    rounds: int
+    engines: int  # of each side
+
+
+def measure(
+    rows: int, longest: int, count: int, length: Length, sides: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Each side with so many rows. Raises `RuntimeError` where tokens differ."""
     asked = lines(count)
-    engines = {name: engine(rows, longest, side) for name, side in sides.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    engines = {
+        (name, number): engine(rows, longest, side)
+        for number in range(length.engines)
+        for name, side in sides.items()
+    }
+    seconds: dict[str, list[list[float]]] = {
+        name: [[] for _ in range(length.rounds)] for name in sides
+    }
     tokens: dict[str, list[tuple[int, ...]]] = {}
-    began: dict[str, float] = {}
-    for name, llm in engines.items():
+    began: dict[str, list[float]] = {name: [] for name in sides}
+    for (name, _), llm in engines.items():
         started = perf_counter()
-        for _ in range(warm):
-            tokens[name] = [output.token_ids for output in llm.generate(asked)]
-        began[name] = perf_counter() - started
-        while name in MEASURES and llm.engine.totals.steps < settle:
+        for _ in range(length.warm):
+            told = [output.token_ids for output in llm.generate(asked)]
+            if tokens.setdefault(name, told) != told:
+                raise RuntimeError(f"{name}: tokens differ from run to run")
+        began[name].append(perf_counter() - started)
+        while name in MEASURES and llm.engine.totals.steps < length.settle:
             llm.generate(asked)
         llm.engine.totals.restore(type(llm.engine.totals)())
     first = next(iter(tokens.values()))
     if wrong := [name for name, each in tokens.items() if each != first]:
         raise RuntimeError(f"{', '.join(wrong)}: tokens differ")
-    for turn in range(rounds):
-        names = list(engines)
+    for turn in range(length.rounds):
+        every = list(engines)
         # Each begins as often as it ends: the machine drifts within a round too.
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        for which in every[turn % len(every) :] + every[: turn % len(every)]:
             started = perf_counter()
-            engines[name].generate(asked)
-            seconds[name].append(perf_counter() - started)
+            engines[which].generate(asked)
+            seconds[which[0]][turn].append(perf_counter() - started)
     number = sum(map(len, first))
     found = {}
-    for name, llm in engines.items():
-        totals = llm.engine.totals
+    for name in sides:
+        totals = [llm.engine.totals for (side, _), llm in engines.items() if side == name]
+        rounds = [fmean(each) for each in seconds[name]]
         found[name] = {
-            "tokens_per_second": number / Spread.of(seconds[name]).median,
-            "tokens_per_step": totals.tokens / totals.steps,
-            "accepted": totals.accepted / totals.drafted,
-            "seconds": seconds[name],
-            "first_seconds": began[name],
+            "tokens_per_second": number / Spread.of(rounds).median,
+            "tokens_per_step": sum(t.tokens for t in totals) / sum(t.steps for t in totals),
+            "accepted": sum(t.accepted for t in totals) / sum(t.drafted for t in totals),
+            "seconds": rounds,
+            "first_seconds": fmean(began[name]),
         }
+    for llm in engines.values():
         llm.close()
     return found
+
+
+def among(sides: Mapping[str, Any], named: str | None) -> dict[str, Any]:
+    """The sides that are named, or all. Raises `SystemExit` for one that is none."""
+    if named is None:
+        return dict(sides)
+    names = [each.strip() for each in named.split(",")]
+    if wrong := [each for each in names if each not in sides]:
+        raise SystemExit(f"no side {wrong[0]!r}; there are {', '.join(sides)}")
+    if not any(each.endswith(" drafts") for each in names):
+        raise SystemExit("name a fixed length to compare with, such as '3 drafts'")
+    return {name: sides[name] for name in names}
 
 
 def against_best(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Spread]:
@@ -190,6 +224,8 @@ def main() -> None:
     parser.add_argument(
         "--settle", type=at_least_one, default=16384, help="steps before, of policies that measure"
     )
+    parser.add_argument("--engines", type=at_least_one, default=2, help="of each side")
+    parser.add_argument("--sides", help="only these, by their names; not given: all")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = [int(each) for each in given.rows.split(",")]
@@ -200,12 +236,13 @@ def main() -> None:
         "prompts": given.prompts,
         "warm": given.warm,
         "settle": given.settle,
+        "engines": given.engines,
     }
+    sides = among(policies(table, given.longest), given.sides)
+    length = Length(given.warm, given.settle, given.rounds, given.engines)
     for count in rows:
         prompts = max(given.prompts, PROMPTS * count)
-        found = measure(
-            count, given.longest, prompts, given.rounds, given.warm, given.settle, table
-        )
+        found = measure(count, given.longest, prompts, length, sides)
         shares, first = against_best(found), at_first(found)
         print(f"{count} rows")
         for side, each in found.items():

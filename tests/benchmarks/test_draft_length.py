@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import draft_length
-from benchmarks.draft_length import against_best, at_first, policies, predicted
+from benchmarks.draft_length import Length, against_best, among, at_first, policies, predicted
 from stepweave.policies.drafting import Fastest
 
 
@@ -22,10 +22,22 @@ def test_all_sides_decode_the_same_and_policies_are_compared_with_the_best_lengt
 ) -> None:
     monkeypatch.setattr(draft_length, "LIMIT", 6 * longest)
     periods = [1.0 + 0.1 * drafts for drafts in range(longest)]
-    found = draft_length.measure(2, longest, 2, 1, 1, 40, {1: periods, 2: periods})
+    sides = policies({1: periods, 2: periods}, longest)
+    length = Length(warm=1, settle=40, rounds=1, engines=1 if longest == 1 else 2)
+    found = draft_length.measure(2, longest, 2, length, sides)
     assert all(each["tokens_per_step"] > 1 for each in found.values())
     assert set(against_best(found)) == {"fastest", "by_rows", "by_acceptance"}
     assert set(at_first(found)) == set(against_best(found))
+
+
+def test_sides_are_chosen_by_their_names() -> None:
+    sides = policies({1: [100.0, 110.0]}, 2)
+    assert list(among(sides, "fastest, 2 drafts")) == ["fastest", "2 drafts"]
+    assert among(sides, None) == sides
+    with pytest.raises(SystemExit, match="no side '3 drafts'; there are 1 drafts, 2 drafts, fast"):
+        among(sides, "3 drafts,fastest")
+    with pytest.raises(SystemExit, match="name a fixed length"):
+        among(sides, "fastest")
 
 
 def test_the_best_length_is_the_one_of_most_tokens_per_second() -> None:

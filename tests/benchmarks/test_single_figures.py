@@ -74,7 +74,10 @@ SHORT: dict[ModuleType, list[str]] = {
 }
 LONG: dict[ModuleType, list[str]] = {
     allowed_drafts: ["--prompts", "1", "--tokens", "4"],
-    draft_length: [*ONE_ROUND, "--warm", "1", "--rows", "1", "--longest", "1", "--prompts", "1"],
+    draft_length: [
+        *ONE_ROUND,
+        *("--engines", "1", "--warm", "1", "--rows", "1", "--longest", "1", "--prompts", "1"),
+    ],
     embedded_peers: [*ONE_ROUND, "--warm", "1", "--prompts", "2"],
     grammars: [*ONE_ROUND, *SMALL, "--steps", "2", "--most-rows", "2", "--only", "ebnf"],
     launches: [],

@@ -170,7 +170,9 @@ def test_any_two_features_meet_in_a_cell_that_is_checked() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("cell", COMBINATIONS, ids=str)
 def test_every_combination(cell: Cell) -> None:
-    check_depths(cell, DEPTHS, checked=in_turn(cell, CHECKED))
+    checked = in_turn(cell, CHECKED)
+    # Where threads run one step at a time they do what the serial run, of depth 1 too, does.
+    check_depths(cell, DEPTHS if checked else DEPTHS[1:], checked)
 
 
 @pytest.mark.parametrize("sampling", sorted(CHANGES_TOKENS))

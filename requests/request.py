@@ -235,7 +235,11 @@ class Request:
             )
 
     def tell_end(self) -> None:
-        """Deliver the output."""
+        """Deliver the output; text that was held back is part of it, where others ended it."""
+        if self.finish_reason in ("cancelled", "error"):
+            held = self.stopper.release() + self.decoder.finish()
+            self.text += held
+            self.tell(held, 0)
         if self.deliver is not None:
             self.deliver(Increment(self.id, self.index, output=self.output()))
 

@@ -41,8 +41,10 @@ class AnswerForm:
         found = _WITHIN.match(message)
         if found is not None and self.calls is not None and self.grammar is not None:
             name = function_at(found[1], self.grammar["structural_tag"], self.calls)
-            if name is not None:
-                message = f"the parameters of {name!r}: {message[found.end() :]}"
+            message = message[found.end() :]
+            if name is None:  # of the answer, where no function is called
+                return invalid_grammar(f"json: {message}", "response_format")
+            message = f"the parameters of {name!r}: {message}"
         return invalid_grammar(message, self.key)
 
 

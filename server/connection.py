@@ -35,6 +35,7 @@ class _Connection(HttpToolsProtocol):
         self._unfinished = 0  # bytes of headers that are not complete
         self._headers_due: asyncio.TimerHandle | None = None
         self._read_due: asyncio.TimerHandle | None = None
+        self._unread = 0  # bytes that were to be read when that timer began
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
@@ -75,7 +76,7 @@ class _Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._read_due = self.loop.call_later(self.limits.write_s, self._abort)
+        self._await_reader()
 
     def resume_writing(self) -> None:
         self._clear("_read_due")
@@ -87,6 +88,17 @@ class _Connection(HttpToolsProtocol):
 
     def _await_headers(self) -> None:
         self._headers_due = self.loop.call_later(self.limits.header_s, self._abort)
+
+    def _await_reader(self) -> None:
+        self._unread = self.transport.get_write_buffer_size()
+        self._read_due = self.loop.call_later(self.limits.write_s, self._unless_read)
+
+    def _unless_read(self) -> None:
+        """Let a client go that has read nothing all the time; a slow one may go on."""
+        if self.transport.get_write_buffer_size() < self._unread:
+            self._await_reader()
+        else:
+            self._abort()
 
     def _abort(self) -> None:
         if not self.transport.is_closing():

@@ -40,7 +40,8 @@ class Conversations:
         Raises `ApiError` where the template refuses it, and for an image that cannot be taken.
         """
         told = [_message(each, index) for index, each in enumerate(messages)]
-        offered = [each.model_dump(exclude_none=True, exclude={"strict"}) for each in tools]
+        unsaid: Any = {"function": {"strict"}}  # it is for us: arguments follow their schema always
+        offered = [each.model_dump(exclude_none=True, exclude=unsaid) for each in tools]
         if offered or any("tool_calls" in each or each["role"] == "tool" for each in told):
             await self.call_format()
         try:

@@ -52,19 +52,21 @@ class Spans(Observer):
         self._provider = TracerProvider(resource=about)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("stepweave", ours)
-        self._open: dict[str, _Open] = {}
+        self._open: dict[tuple[str, float], _Open] = {}  # clients may give several calls one id
         epoch = time_ns() - int(perf_counter() * 1e9)  # once: spans of one service fit together
         self._ns: Callable[[float], int] = lambda at_s: epoch + int(at_s * 1e9)
 
     def begun(self, served: Served) -> None:
-        self._open[served.id] = _Open(served)
+        self._open[served.id, served.began_s] = _Open(served)
 
     def settled(self, served: Served, choice: int, increment: Increment, at_s: float) -> None:
-        if increment.output is not None and (found := self._open.get(served.id)) is not None:
+        if increment.output is None:
+            return
+        if (found := self._open.get((served.id, served.began_s))) is not None:
             found.outputs[choice] = increment.output
 
     def answered(self, exchange: Exchange) -> None:
-        if (found := self._open.pop(exchange.id, None)) is not None:
+        if (found := self._open.pop((exchange.id, exchange.began_s), None)) is not None:
             self._written(exchange, found)
 
     def close(self) -> None:

@@ -130,8 +130,9 @@ class ResponseForm(Form):
         logprobs = output.logprobs
         self.events(0, Increment(output.id, 0, output.text, output.token_ids, logprobs))
         self.events(0, Increment(output.id, 0, output=output))
-        last = self.ending()
-        return json.dumps(json.loads(last.rpartition(b"data: ")[2])["response"]).encode("ascii")
+        # The line of the last event: JSON has no line break in it, though it may have `data: `.
+        last = self.ending().rpartition(b"\ndata: ")[2]
+        return json.dumps(json.loads(last)["response"]).encode("ascii")
 
     def _written(self, pieces: Iterable[Piece]) -> Iterator[bytes]:
         """The events of these pieces, each in the item that it belongs to."""

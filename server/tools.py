@@ -132,11 +132,10 @@ class Calls:
             return False
         if self._count and not self._between_calls():
             return False
-        name, found, rest = self._held.partition(form.between)
+        before = form.middle if self._count and form.middle is not None else ""
+        name, found, rest = self._held[len(before) :].partition(form.between)
         if not found:
             return False
-        if self._count and form.middle is not None:
-            name = name.removeprefix(form.middle)
         self._held = rest
         self._count += 1
         self._arguments = _JsonEnd()

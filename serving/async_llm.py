@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from ..configs.schema import PipelineConfig
 from ..graph.plan import Plan
@@ -297,7 +297,7 @@ class _Mailbox:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._loop = ref(loop)  # whoever keeps mailboxes keeps them as long as there is the loop
         self._there: SimpleQueue[tuple[AsyncStream, Increment]] = SimpleQueue()
         self._woken = False
 
@@ -306,8 +306,10 @@ class _Mailbox:
         self._there.put((stream, increment))
         if not self._woken:
             self._woken = True
-            with suppress(RuntimeError):  # the loop is closed: nobody will read
-                self._loop.call_soon_threadsafe(self._deliver)
+            loop = self._loop()
+            if loop is not None:
+                with suppress(RuntimeError):  # the loop is closed: nobody will read
+                    loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._woken = False  # first: what is put from now on wakes the loop again

@@ -120,11 +120,14 @@ class Grammars:
         end = self._end
 
         def wrap(done: Future[CompiledGrammar]) -> None:
+            if not wrapped.set_running_or_notify_cancel():
+                return
             try:
                 wrapped.set_result(with_reasoning(done.result(), end))
             except BaseException as error:  # it is the answer to this request
                 wrapped.set_exception(error)
 
+        wrapped.add_done_callback(lambda done: compiled.cancel() if done.cancelled() else None)
         compiled.add_done_callback(wrap)
         return wrapped
 

@@ -165,10 +165,13 @@ class Service:
     def cancel(self, ticket: Ticket, error: str | None = None) -> None:
         """End what has not ended, with this error if there is one; the outputs come as always."""
         with self._driver.lock:
-            if self._uncompiled.pop(ticket, None) is not None:
+            compiling = self._uncompiled.pop(ticket, None)
+            if compiling is not None:
                 self.table.close()
                 self._end(ticket, error)
-                return
+        if compiling is not None:
+            compiling.cancel()  # nobody waits for it any more, unless another has asked for it too
+            return
         for request in ticket.requests:
             self.table.cancel(request.uid, error)
 

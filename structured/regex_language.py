@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -112,8 +112,7 @@ def _ways(tree: Regex, source: str) -> list[_Way]:
             return [*joined, *(way for way in found if way.start or way.end)]
         case Seq(parts):
             ways = [_Way(False, EMPTY, False)]
-            for part in parts:
-                more = _ways(part, source)
+            for more in _joined(_ways(part, source) for part in parts):
                 ways = [way for one in ways for other in more for way in _after(one, other)]
                 if len(ways) > MAX_WAYS:
                     raise RegexError(f"too many combinations of anchors in {source!r}")
@@ -130,6 +129,21 @@ def _ways(tree: Regex, source: str) -> list[_Way]:
             raise RegexError(f"an anchor in a repetition cannot be enforced (in {source!r})")
         case _:
             return [_Way(False, tree, False)]
+
+
+def _joined(parts: Iterable[list[_Way]]) -> Iterator[list[_Way]]:
+    """Parts in a row that have no anchors as one: what is joined is looked at as a whole."""
+    free: list[Regex] = []
+    for ways in parts:
+        if len(ways) == 1 and not ways[0].start and not ways[0].end:
+            free.append(ways[0].body)
+            continue
+        if free:
+            yield [_Way(False, sequence(*free), False)]
+            free = []
+        yield ways
+    if free:
+        yield [_Way(False, sequence(*free), False)]
 
 
 def _fixed(way: _Way) -> bool:

@@ -340,8 +340,8 @@ class _Parser:
             code = self._hex(2, start)
         elif character == "u":
             code = self._unicode(start)
-        elif character == "c" and self.more() and self._source[self._at].isascii():
-            code = ord(self._next().upper()) & 31
+        elif character == "c" and re.match("[a-zA-Z]", self._source[self._at : self._at + 1]):
+            code = ord(self._next()) & 31
         elif character.isascii() and character.isalnum():
             self.fail(f"'\\{character}' means different things to different readers", start)
         else:

@@ -66,11 +66,34 @@ class Document:
             GrammarError: it leads out of the document, or nowhere.
         """
         base, _, fragment = reference.partition("#")
-        start = self._by_id(place, base, reference) if base else "#"
+        start = self._by_id(place, base, reference) if base else self._resource(place)[0]
         fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
             return self._by_id(place, f"#{fragment}", reference)
+        if not base and not self._leads(start, fragment):
+            start = "#"  # many give parts an `$id` and mean the whole document all the same
         return self._walk(place, reference, start, fragment)
+
+    def _resource(self, place: str) -> tuple[str, str]:
+        """The schema with an `$id` that is nearest around a place, and that `$id` in full."""
+        found, full = "#", ""
+        value, here = self.root, "#"
+        for key in [None, *_keys(place)]:
+            if key is not None:
+                value = value[int(key)] if isinstance(value, list) else value[key]  # type: ignore[index]
+                here = pointer(here, key)
+            name = value.get("$id") if isinstance(value, dict) else None
+            if isinstance(name, str) and not name.startswith("#"):
+                found, full = here, urljoin(full, name)
+        return found, full
+
+    def _leads(self, start: str, fragment: str) -> bool:
+        """Whether there is something at a JSON pointer from a place."""
+        try:
+            self.at(start + fragment)
+        except (LookupError, TypeError, ValueError):
+            return False
+        return True
 
     def _walk(self, place: str, reference: str, start: str, fragment: str) -> str:
         """Follow a JSON pointer from a place, by the names of members and the indices of lists."""
@@ -96,8 +119,8 @@ class Document:
             for known, where in _identifiers(self.root):
                 self._ids.setdefault(known, []).append(where)
         root = self.root if isinstance(self.root, dict) else {}
-        own = root.get("$id", root.get("id"))
-        names = [name, urljoin(own, name)] if isinstance(own, str) else [name]
+        full = self._resource(place)[1] or root.get("id")
+        names = [urljoin(full, name), name] if isinstance(full, str) else [name]
         for each in names:
             places = dict.fromkeys(self._ids.get(each.rstrip("#"), ()))
             if len(places) > 1:

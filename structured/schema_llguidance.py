@@ -6,6 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
+from .number_limits import BOUNDS, is_double, next_to_bound
 from .regex_syntax import Regex
 from .schema_case import Case
 from .schema_document import Schema
@@ -20,7 +21,17 @@ and at six digits it takes minutes."""
 class LLGuidanceWriter(SchemaWriter):
     """The library intersects patterns and lengths, and leaves named properties out of patterns."""
 
+    def writes(self, number: int | float) -> bool:
+        return is_double(number)
+
     def number(self, case: Case) -> Schema:
+        for keyword in sorted(BOUNDS & set(case.parts)):
+            if not is_double(case.parts[keyword]):
+                self.note(case, keyword, f"{keyword!r} has more digits than can be enforced")
+        passed = next_to_bound(case.parts) if case.type == "number" else None
+        if passed is not None:
+            what = f"{passed!r} cannot be enforced: the other bound is less than 1 away"
+            self.note(case, passed, what)
         step = case.parts.get("multipleOf", 1)
         digits = Decimal(repr(step)).normalize().as_tuple().digits
         if int("".join(map(str, digits))) > LARGEST_STEP:

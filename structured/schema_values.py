@@ -39,7 +39,7 @@ def identity(value: object) -> Hashable:
         case bool():
             return ("boolean", value)
         case list():
-            return tuple(map(identity, value))
+            return ("array", *map(identity, value))
         case dict():
             return frozenset((key, identity(each)) for key, each in value.items())
     return value  # null, a number or a string

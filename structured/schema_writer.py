@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .formats import format_pattern
+from .number_limits import numbers_in
 from .regex_language import (
     alternatives,
     nothing,
@@ -132,7 +133,7 @@ class SchemaWriter(ABC):
     def _case(self, case: Case) -> Schema:
         match case.type:
             case "values":
-                return {"enum": _Constants(case.parts["values"])}
+                return self.values(case)
             case "integer" | "number":
                 return self.number(case)
             case "string":
@@ -141,6 +142,18 @@ class SchemaWriter(ABC):
                 return self._array(case)
             case _:
                 return self._object(case)
+
+    def values(self, case: Case) -> Schema:
+        """One of the values that are listed."""
+        wrong = [each for each in numbers_in(case.parts["values"]) if not self.writes(each)]
+        if wrong:
+            what = f"the number {wrong[0]!r} has more digits than can be enforced"
+            self.note(case, "values", what)
+        return {"enum": _Constants(case.parts["values"])}
+
+    @abstractmethod
+    def writes(self, number: int | float) -> bool:
+        """Whether the library writes this number as it is, where a value is listed."""
 
     def number(self, case: Case) -> Schema:
         """A number with bounds."""
@@ -244,7 +257,7 @@ class SchemaWriter(ABC):
         tree = self._names_tree(case.parts["propertyNames"])
         # Named properties would have to be under the pattern as well, which says more.
         named = layer.rest and any(map(self._nodes.possible, layer.names.values()))
-        if tree is None or layer.patterns or named:
+        if tree is None or nothing(tree) or layer.patterns or named:
             self.note(case, "propertyNames", "'propertyNames' cannot be enforced here")
             return layer
         rest = layer.rest or ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .number_limits import BOUNDS, EXACT, decimals
 from .regex_syntax import Regex, finds
 from .regex_text import json_text, longest_count
 from .schema_case import Case
@@ -21,11 +22,23 @@ LARGEST_STEP: Final = 1024
 _INTEGERS: Final = range(-(2**63) + 1, 2**63 - 1)
 
 
+DECIMALS: Final = 6
+"""Most digits behind the point of a bound. With more the library loses numbers, and may take the
+empty text for one (seen in 0.2.8)."""
+
+
+def _bounds_numbers(bound: int | float) -> bool:
+    return abs(bound) <= EXACT and decimals(bound) <= DECIMALS
+
+
 class XGrammarWriter(SchemaWriter):
     """What the library reads wrong is noted: found by random outputs, form by form."""
 
+    def writes(self, number: int | float) -> bool:
+        return not isinstance(number, int) or number in _INTEGERS  # a double with all its digits
+
     def number(self, case: Case) -> Schema:
-        bounds = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"} & set(case.parts)
+        bounds = BOUNDS & set(case.parts)
         if "multipleOf" in case.parts and (case.type != "integer" or bounds):
             what = "'multipleOf' can be enforced for 'integer' without bounds only"
             self.note(case, "multipleOf", what)
@@ -35,6 +48,8 @@ class XGrammarWriter(SchemaWriter):
         for keyword in sorted(bounds):
             if case.type == "integer" and case.parts[keyword] not in _INTEGERS:
                 self.note(case, keyword, f"{keyword!r} has more than 63 bits")
+            if case.type == "number" and not _bounds_numbers(case.parts[keyword]):
+                self.note(case, keyword, f"{keyword!r} has more digits than can be enforced")
         return super().number(case)
 
     def string(self, case: Case, trees: list[Regex], low: int, high: int | None) -> Schema:

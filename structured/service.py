@@ -21,6 +21,12 @@ MAX_WAITING: Final = 1024
 """Grammars that may wait for a worker; more are refused, as the engine's queue refuses requests."""
 
 
+class QueueFull(GrammarError):
+    """Too many grammars wait to be compiled for another to be taken in: no fault of that one."""
+
+    code = "SW-QUEUE-FULL"
+
+
 OnCompiled = Callable[[float, bool], None]
 """Told of each compilation, on the thread that did it: seconds, and whether there is a grammar."""
 
@@ -65,7 +71,7 @@ class GrammarService:
         Equal specs that are asked for while one is under way are compiled once.
 
         Raises:
-            GrammarError: too many grammars wait.
+            QueueFull: too many grammars wait.
             RuntimeError: the service is closed.
         """
         future: Future[CompiledGrammar] = Future()
@@ -79,7 +85,9 @@ class GrammarService:
                 future.set_result(ready)
                 return future
             if len(self._waiting) >= self._max_waiting:
-                raise GrammarError(
+                self._drop_cancelled()
+            if len(self._waiting) >= self._max_waiting:
+                raise QueueFull(
                     f"{spec.kind}: {len(self._waiting)} grammars wait to be compiled; try later"
                 )
             self._asked[spec] = [future]
@@ -120,6 +128,13 @@ class GrammarService:
                     future.set_result(compiled)
                 else:
                     future.set_exception(error)
+
+    def _drop_cancelled(self) -> None:
+        """Forget what nobody wants any more; with the lock."""
+        left = [each for each in self._waiting if all(f.cancelled() for f in self._asked[each])]
+        for spec in left:
+            self._waiting.remove(spec)
+            del self._asked[spec]
 
     def _next(self) -> GrammarSpec | None:
         """The next grammar that somebody still wants; None when the service is closed."""

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -169,6 +170,26 @@ def test_a_client_that_reads_nothing_is_let_go() -> None:
         assert WATCHER.answers[0].status == 499
         WATCHER.when(lambda: len([e for e in WATCHER.increments if e.output is not None]) == 16)
         assert service.llm.service.running == 0
+
+
+def test_a_client_that_reads_slowly_is_served() -> None:
+    """For several times as long as one that reads nothing has."""
+    options = {"stream": True, "logprobs": 32, "return_token_ids": True, "n": 4}
+    data = json.dumps({**LONG, "max_tokens": 300, **options}).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    settings = Settings(models=("embedded",), limits=Limits(write_s=1.0))
+    with running(settings, pipeline="async") as service, socket.socket() as wire:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.settimeout(60)
+        wire.connect(("127.0.0.1", service.port))
+        wire.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+        began, tail = monotonic(), b""
+        while b"[DONE]" not in tail:
+            told = wire.recv(1 << 16)
+            assert told, "the connection has ended"
+            tail = (tail + told)[-100:]
+            if monotonic() - began < 3:
+                sleep(0.05)
 
 
 def test_headers_that_do_not_come_end_the_connection() -> None:

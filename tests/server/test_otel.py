@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,26 @@ def test_a_call_is_one_span_with_what_it_waited_for_below(collected: Collected) 
     assert [each.start_time for each in parts[1:]] == [each.end_time for each in parts[:-1]]
     queue_ns = (parts[0].end_time or 0) - (parts[0].start_time or 0)
     assert queue_ns / 1e9 == pytest.approx(said["gen_ai.latency.time_in_queue"], abs=1e-6)
+
+
+def test_calls_of_one_id_at_a_time_have_a_span_each(collected: Collected) -> None:
+    collected.exporter.clear()
+    with collected.service.client() as client, ThreadPoolExecutor(2) as pool:
+        bodies = [{"messages": HELLO, "max_tokens": most} for most in (40, 60)]
+        asked = [
+            pool.submit(client.post, CHAT, json=body, headers={"x-request-id": "same"})
+            for body in bodies
+        ]
+        assert [each.result().status_code for each in asked] == [200, 200]
+    for _ in range(2000):
+        collected.spans._provider.force_flush()
+        found = [s for s in collected.exporter.get_finished_spans() if s.parent is None]
+        if len(found) == 2:
+            break
+        threading.Event().wait(0.01)
+    told = [dict(each.attributes or {}) for each in found]
+    assert {each["gen_ai.request.max_tokens"] for each in told} == {40, 60}
+    assert all(each["gen_ai.response.finish_reasons"] for each in told)
 
 
 def test_each_choice_has_its_own_parts_and_a_stream_ends_with_its_last_byte(

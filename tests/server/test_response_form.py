@@ -23,7 +23,7 @@ ONE = '<call>{"name": "add", "arguments": {"a": 1}'
 TWO = ONE + '}, {"name": "neg", "arguments": {}}</call>'
 TEXTS = (
     *("", "yes", "so </think>yes", "only reasoning", "</think>", f"so </think> then {TWO}"),
-    *(f"</think>{ONE}", "so </think>text <cal"),
+    *(f"</think>{ONE}", "so </think>text <cal", "so </think>\ndata: of an event\n\ndata: x"),
 )
 
 

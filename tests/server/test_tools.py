@@ -129,7 +129,10 @@ def test_special_tokens_in_tools_and_calls_are_text() -> None:
     assert tokenizer.decode(ids).count("<|eos|>") == 5
 
 
-FORMS = [CallFormat.of(chat_with(each)) for each in (QWEN, LISTED, LLAMA)]
+FORMS = [
+    *(CallFormat.of(chat_with(each)) for each in (QWEN, LISTED, LLAMA)),
+    CallFormat("<function=", ">", "</function>", "</function><function="),  # `>` is in the middle
+]
 TEXTS = st.text(st.sampled_from('<tool_cal>\n{}[]"\\, :aé'), max_size=12)
 CALLS = st.lists(
     st.tuples(
@@ -388,6 +391,26 @@ def test_what_cannot_be_enforced_is_told_with_the_function_that_has_it(service: 
     place = "the parameters of 'now': at #/properties/a: 'uniqueItems'"
     assert error["message"].startswith(place)
     assert "in the pipeline" in error["message"], "who asks cannot do it"
+
+
+def test_what_is_wrong_in_a_response_format_is_not_blamed_on_the_tools(service: Running) -> None:
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    body = {"messages": MESSAGES, "tools": [PERSON], "response_format": wanted}
+    with service.client() as client:
+        error = client.post(CHAT, json=body).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_grammar", "response_format")
+    assert error["message"].startswith("json: at #: 'uniqueItems'")
+
+
+def test_the_model_is_not_told_that_a_tool_is_strict(service: Running) -> None:
+    strict = {"type": "function", "function": {**PERSON["function"], "strict": True}}
+    with service.client() as client:
+        told = [
+            client.post(CHAT, json={"messages": MESSAGES, "tools": [each], "max_tokens": 1}).json()
+            for each in (PERSON, strict)
+        ]
+    assert told[0]["usage"]["prompt_tokens"] == told[1]["usage"]["prompt_tokens"]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
+from time import sleep
 from typing import Any, TypeVar
+from weakref import ref
 
 import pytest
 
@@ -159,8 +162,8 @@ def test_a_late_grammar_begins_when_it_is_there_and_can_be_cancelled_before(
     service.cancel(gone.ticket)
     assert gone.rest()[-1].output is not None
     assert gone.ticket.output().finish_reason == "cancelled"
+    assert late[1].cancelled(), "nobody else wants it compiled"
     late[0].set_result(real[0])
-    late[1].set_result(real[1])
     late[2].set_exception(GrammarError("over the limit"))
     served.rest()
     broken.rest()
@@ -334,6 +337,38 @@ def test_what_cannot_be_served_is_raised_before_anything_streams() -> None:
             await served.submit(STORY, {"temperature": -1})
 
     in_a_loop(work)
+
+
+def test_a_loop_that_is_closed_is_not_kept() -> None:
+    served = AsyncLLM(pipeline="async_grammar")
+
+    async def once() -> ref[asyncio.AbstractEventLoop]:
+        await whole(served, STORY, max_tokens=2)
+        return ref(asyncio.get_running_loop())
+
+    found = [asyncio.run(once()) for _ in range(3)]
+    while served.service.unended:
+        sleep(0.001)
+    gc.collect()
+    assert [each() for each in found] == [None] * 3
+    assert len(served._mailboxes) == 0
+    asyncio.run(served.close())
+
+
+def test_text_that_is_held_back_belongs_to_an_output_that_others_end(service: Service) -> None:
+    """A stop string might have begun in it, or a character not have ended."""
+    plain = Reader(service, STORY, max_tokens=60, ignore_eos=True)
+    plain.rest()
+    text = plain.ticket.output().text
+    reader = Reader(service, STORY, max_tokens=200, ignore_eos=True, stop=[text + "\0"])
+    heard = [reader.next() for _ in range(4)]
+    service.cancel(reader.ticket)
+    heard += reader.rest()
+    output = reader.ticket.output()
+    assert output.finish_reason == "cancelled"
+    written = service.intake.tokenizer.decode(list(output.token_ids), skip_special_tokens=True)
+    assert output.text.strip() == f"{written}".strip() != ""
+    assert "".join(each.text for each in heard) == output.text
 
 
 def test_a_loop_that_is_closed_does_not_disturb_the_engine() -> None:

@@ -71,6 +71,26 @@ def accepts(
             {"n": {"n": {}}},
             {"n": 1},
         ),
+        (
+            {  # a part with an `$id` is a document of its own
+                "$id": "http://x/root",
+                "$defs": {
+                    "b": STRING,
+                    "a": {"$id": "http://x/a", "$defs": {"b": INTEGER}, "$ref": "#/$defs/b"},
+                },
+                "$ref": "a",
+            },
+            1,
+            "text",
+        ),
+        (
+            {  # unless it has no such part: many write an `$id` and mean the whole document
+                "$defs": {"b": STRING, "a": {"$id": "/a", "$ref": "#/$defs/b"}},
+                "$ref": "#/$defs/a",
+            },
+            "text",
+            1,
+        ),
         ({"type": "integer", "format": "int32", "unknown": {"not": 1}}, 1, "a"),
         ({"$defs": {"unused": {"not": {}}}, "type": "integer"}, 1, "a"),
         (True, [1], None),
@@ -86,6 +106,13 @@ def test_what_is_compiled_is_enforced(
     assert accepts(xgrammar, tokenizer, schema, good)
     if schema is not True:
         assert not accepts(xgrammar, tokenizer, schema, bad)
+
+
+def test_values_of_a_list_are_told_apart_by_kind() -> None:
+    values = [True, ["boolean", 1], ["boolean", True], 1, [1], [[1]], {"a": 1}]
+    written, notes = rewrite_schema(json.dumps({"enum": [*values, 1.0]}), "llguidance")
+    assert json.loads(written) == {"enum": values}
+    assert notes == ()
 
 
 @pytest.mark.parametrize(
@@ -104,6 +131,7 @@ def test_what_is_compiled_is_enforced(
         ({"type": "string", "pattern": "(a"}, "this '\\(' is not closed"),
         ({"enum": ["a"], "const": "b"}, "no value can satisfy it"),
         ({"allOf": [STRING, INTEGER]}, "no value can satisfy it"),
+        ({"propertyNames": INTEGER, "type": "object"}, "'propertyNames' cannot be enforced here"),
         ({"type": "strin"}, "'strin' is no type of JSON \\(did you mean 'string'"),
         ({"$ref": "http://x/y"}, "leads out of the schema"),
         ({"$ref": "#anchor"}, "leads out of the schema"),

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from stepweave.structured import regex_language
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.reading import read
 from stepweave.structured.regex_language import (
@@ -16,7 +17,7 @@ from stepweave.structured.regex_language import (
     search_language,
     with_lengths,
 )
-from stepweave.structured.regex_syntax import RegexError, finds, python_regex
+from stepweave.structured.regex_syntax import Regex, RegexError, finds, python_regex
 from stepweave.structured.regex_text import json_text, longest_count, regex_text
 
 from .corpus import PATTERNS
@@ -106,6 +107,7 @@ def test_random_patterns_find_what_they_find_in_python() -> None:
         (r"\xg1", "needs 2 hexadecimal digits"),
         ("(a$){2}", "an anchor in a repetition"),
         ("a{1000000000}", "too long"),
+        (r"\c1", "means different things to different readers"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_position(pattern: str, what: str) -> None:
@@ -152,6 +154,21 @@ def test_characters_that_json_must_escape_are_noticed() -> None:
     narrowed = json_text(search_language('^[a"]$'))
     assert narrowed is not None
     assert regex_text(narrowed) == "a"
+
+
+def test_a_long_text_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time all of it is looked at: part by part, 5,000 characters took seconds."""
+    looked: list[int] = []
+    join = regex_language.sequence
+
+    def counted(*parts: Regex) -> Regex:
+        looked.append(len(parts))
+        return join(*parts)
+
+    monkeypatch.setattr(regex_language, "sequence", counted)
+    search_language("a" * 5000)
+    assert looked.count(5000) == 1
+    assert len(looked) < 10
 
 
 def test_lengths_are_put_into_a_pattern_where_one_class_repeats() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from stepweave.structured.backend import CompiledGrammar, GrammarBackend
 from stepweave.structured.grammar import GrammarError, GrammarSpec
-from stepweave.structured.service import GrammarService
+from stepweave.structured.service import GrammarService, QueueFull
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 WAIT_S = 20.0
@@ -111,8 +111,9 @@ def test_a_full_queue_refuses_new_grammars_but_not_more_of_those_that_wait(
     service = GrammarService(scripted, max_waiting=1)
     begin_slow(service, scripted)
     waiting = service.submit(FAST)
-    with pytest.raises(GrammarError, match="1 grammars wait"):
+    with pytest.raises(QueueFull, match="1 grammars wait") as caught:
         service.submit(FASTER)
+    assert caught.value.code == "SW-QUEUE-FULL", "so a client may come again"
     shared = service.submit(FAST)
     scripted.release.set()
     assert waiting.result(WAIT_S) is shared.result(WAIT_S)
@@ -125,6 +126,17 @@ def test_what_nobody_wants_any_more_is_not_compiled(scripted: Scripted) -> None:
     begin_slow(service, scripted)
     dropped, kept = service.submit(FASTER), service.submit(FAST)
     assert dropped.cancel()
+    scripted.release.set()
+    kept.result(WAIT_S)
+    assert FASTER not in scripted.calls
+    service.close()
+
+
+def test_what_nobody_wants_any_more_takes_no_place_in_the_queue(scripted: Scripted) -> None:
+    service = GrammarService(scripted, max_waiting=1)
+    begin_slow(service, scripted)
+    assert service.submit(FASTER).cancel()
+    kept = service.submit(FAST)
     scripted.release.set()
     kept.result(WAIT_S)
     assert FASTER not in scripted.calls

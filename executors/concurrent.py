@@ -23,7 +23,7 @@ from ..graph.switch import Switch
 from .caller_runs import CallerRuns
 from .context import Context, Earlier, Memory, cells_in_flight
 from .course import known
-from .errors import NodeFailure
+from .errors import NodeFailure, leave_behind
 from .frontier import Aborted, Frontier
 from .instructions import ActorStatus, Program
 from .leg import Crew, Leg, Tokens
@@ -172,7 +172,7 @@ class ConcurrentRun:
                 left = [worker.name for worker in workers if worker.is_alive()]
                 left += [f"stepweave-{name}" for name in self.device.close(watchdog_s)]
                 for name in left:
-                    error.add_note(f"{name} is inside an op that does not return")
+                    leave_behind(error, name)
                 raise
             for worker in workers:
                 worker.join()

@@ -17,6 +17,18 @@ from ..graph.step_graph import Vertex
 
 At = tuple[str, int]  # an op and a step
 
+_LEFT = "is inside an op that does not return"
+
+
+def leave_behind(error: BaseException, worker: str) -> None:
+    """Note that a run ended with this error while a worker is inside an op, which may yet write."""
+    error.add_note(f"{worker} {_LEFT}")
+
+
+def left_behind(error: BaseException) -> bool:
+    """Whether a worker of the run that ended with this error may still write what others read."""
+    return any(note.endswith(_LEFT) for note in getattr(error, "__notes__", ()))
+
 
 class NodeFailure(StepweaveError):
     """An op raised: the run was stopped. The op's own exception is `__cause__`."""

@@ -43,7 +43,8 @@ class Adapters:
         self.called: set[str] = set()
         self._keeps_latents = any(shape.within for shape in model.layer_shapes)
         self._chosen: Tensor | None = None
-        self._masks: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        self._mixers = model.mixers  # which are handed some of a pass's tokens at a time
+        self._masks: dict[tuple[tuple[int, ...], str], tuple[Tensor, Tensor]] = {}
         read = {
             name: read_adapter(name, Path(folder).expanduser(), model.hf)
             for name, folder in folders.items()
@@ -89,13 +90,13 @@ class Adapters:
             out: Tensor = own(x)
             if self._chosen is None:
                 return out
-            if x.shape[:-1].numel() != len(self._chosen):
+            adapted, others = self._mask(owners, of_columns)
+            if x.shape[:-1].numel() != len(adapted):
                 raise UnsupportedModel(
                     f"{name!r} has an adapter, but computes {x.shape[:-1].numel()} of "
-                    f"{len(self._chosen)} tokens; leave it out of the adapter's target_modules"
+                    f"{len(adapted)} tokens; leave it out of the adapter's target_modules"
                 )
             self.called.add(name)
-            adapted, others = self._mask(owners, of_columns)
             inner = product(x.reshape(len(adapted), -1), down).masked_fill(others, 0)
             more = out + product(inner, up).view(out.shape)
             return torch.where(adapted.view(*x.shape[:-1], 1), more, out)
@@ -103,12 +104,18 @@ class Adapters:
         module.__dict__["forward"] = forward
 
     def _mask(self, owners: tuple[int, ...], of_columns: Tensor) -> tuple[Tensor, Tensor]:
-        """`[T]`: tokens with an adapter; `[T, r]`: columns that are not of the token's."""
+        """`[T]`: tokens with an adapter; `[T, r]`: columns that are not of the token's.
+
+        Of the tokens at hand: all of the pass, or those that a layer with states is handed.
+        """
         assert self._chosen is not None
-        if owners not in self._masks:
-            others = self._chosen[:, None] != of_columns
-            self._masks[owners] = ~others.all(dim=1), others
-        return self._masks[owners]
+        at = self._mixers.at
+        key = owners, f"{at}"
+        if key not in self._masks:
+            chosen = self._chosen if at is None else self._chosen[at]
+            others = chosen[:, None] != of_columns
+            self._masks[key] = ~others.all(dim=1), others
+        return self._masks[key]
 
 
 def undo(model: nn.Module) -> None:

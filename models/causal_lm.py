@@ -583,23 +583,25 @@ class CausalLM:
         self._choose_speeds(given.long, len(given.ids))
         if self.adapters is not None:
             self.adapters.choose(given.adapters)
-        if placed is not None:
-            assert self._placing is not None, "only a model with an encoder has what it made"
-            keep["inputs_embeds"] = self._placing.begin(self.entrance(given.ids[None]), placed)
-        output = self.call(
-            given.ids[None],
-            given.arrived,
-            position_ids=given.on_axes(),
-            attention_mask=None,
-            paged=batch,
-            paged_invariant=self.invariant,
-            **keep,
-        )
-        if self._placing is not None:
-            self._placing.end()
-        if self._speeds is not None:
-            self._speeds.long = None
-        self.mixers.end()
+        try:
+            if placed is not None:
+                assert self._placing is not None, "only a model with an encoder has what it made"
+                keep["inputs_embeds"] = self._placing.begin(self.entrance(given.ids[None]), placed)
+            output = self.call(
+                given.ids[None],
+                given.arrived,
+                position_ids=given.on_axes(),
+                attention_mask=None,
+                paged=batch,
+                paged_invariant=self.invariant,
+                **keep,
+            )
+        finally:  # or what belongs to this pass would be there in the next one
+            if self._placing is not None:
+                self._placing.end()
+            if self._speeds is not None:
+                self._speeds.long = None
+            self.mixers.end()
         trial.require_every_layer(self.name, batch.calls, self.attending)
         logits: Tensor = output.logits[0]
         if given.logit_rows is not None and "logits_to_keep" not in keep:

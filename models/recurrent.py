@@ -131,6 +131,8 @@ class Mixers:
         self._found = dict(_mixers(model))
         self._runs: list[_Run] = []
         self._pass: StatePass | None = None
+        self.at: slice | None = None
+        """Of the tokens of a pass those that a layer's own code is at; None: all."""
         self._versions = self._fresh = torch.empty(0)
         self.shapes: dict[int, dict[Kind, StateShape]] = {}
         for module, given in self._found.items():
@@ -180,7 +182,7 @@ class Mixers:
 
     def end(self) -> None:
         """The pass is over."""
-        self._pass = None
+        self._pass = self.at = None
 
     def _forward(
         self, own: Callable[..., Any], module: nn.Module, name: str, *args: Any, **given: Any
@@ -203,9 +205,13 @@ class Mixers:
             for version, piece in enumerate(pieces):
                 if version and run.parents is not None:
                     held = _Held(kept, slots, run.parents[:, version])
+                self.at = run.tokens
+                if run.versions:
+                    self.at = slice(run.tokens.start + version, run.tokens.stop, run.length)
                 made.append(own(piece, **{name: held}))
                 held.keep(kept, slots, version)
             out[0, run.tokens] = torch.cat(made, dim=1).flatten(0, 1)
+        self.at = None
         return out
 
 

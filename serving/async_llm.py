@@ -198,6 +198,7 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """End what runs, and the run; nothing is taken in any more."""
+        self._started = True  # or what is handed in later would begin a run, to be refused in it
         self._staying.close()
         await asyncio.to_thread(self.service.close)
 

@@ -56,14 +56,14 @@ def blocks_of(config: PipelineConfig, model: CausalLM) -> int:
     sizes = _sizes(config)
     beside = drafter + model.state_bytes(sizes.request_slots, sizes.window)
     room = int(SHARE * free) - _step_bytes(config, model) - beside
-    if room < 2 * each:  # one is the scratch block
+    if room < max(2 * each, 1):  # one is the scratch block
         raise NoMemory(
             f"of {in_units(free)} that are free on {model.device} nothing is left for a KV cache; "
             "lower scheduler.token_budget or scheduler.max_rows, or take a smaller model"
         )
     context = scheduler.max_context or model.context_length
-    row = -(-context // scheduler.block_size)
-    return min(room // each - 1, 2 * scheduler.max_rows * row)
+    most = 2 * scheduler.max_rows * -(-context // scheduler.block_size)
+    return min(room // each - 1, most) if each else most  # no layer may have keys
 
 
 def _sizes(config: PipelineConfig) -> Sizes:

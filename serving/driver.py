@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ..executors.errors import left_behind
 from ..executors.report import RunReport
 from ..requests.spans import RequestLog
 from ..requests.step_counts import StepCounts
@@ -63,6 +64,7 @@ class Driver:
         self._engine, self._role, self._broken = engine, role, broken
         self._thread: threading.Thread | None = None
         self._trace: Trace | None = None
+        self._ended = False  # a worker was left behind: it may write into what others would use
         self._futile = 0  # runs that an error ended since a token was settled
         self._failed_steps = 0  # of the engine's life, when a token was last settled
         self._unheard: BaseException | None = None  # what failed when nobody was served
@@ -85,7 +87,7 @@ class Driver:
         thread = self._thread
         failed = self._engine.totals.failed_steps - self._failed_steps
         works = self._futile < FUTILE_RUNS and failed < FUTILE_STEPS
-        return works and (thread is None or thread.is_alive())
+        return works and not self._ended and (thread is None or thread.is_alive())
 
     # -- on its thread ---------------------------------------------------------------------
 
@@ -108,7 +110,13 @@ class Driver:
                     if trace is not None:
                         trace.ended.set()
                     return
+                self._ended = left_behind(error)
                 self._replace_table(error)
+                if self._ended:
+                    self._thread = None
+                    if trace is not None:
+                        trace.ended.set()
+                    return
             else:
                 self.failure = None
                 if trace is not None:
@@ -134,6 +142,8 @@ class Driver:
             tell()
             return
         self._unheard = error
+        if self._ended:
+            return
         self.table.await_arrival()  # or a run that cannot begin would be tried without pause
 
     def renew(self) -> None:

@@ -16,7 +16,7 @@ from ..backends.executor_names import streams_behind
 from ..executors.blocking import executor_on
 from ..executors.capture import Captures
 from ..executors.course import REMEMBERED, Course, Turned
-from ..executors.errors import NodeFailure, UndeclaredAccess
+from ..executors.errors import NodeFailure, UndeclaredAccess, left_behind
 from ..executors.recorder import Recorder
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
@@ -372,8 +372,8 @@ def _settled(table: RequestTable) -> dict[int, int]:
 def _ends_its_step_only(failure: NodeFailure) -> bool:
     """Whether the engine may go on: not where the graph itself is wrong, or somebody gave up."""
     cause = failure.__cause__
-    if getattr(failure, "__notes__", ()):
-        return False  # a worker was left behind inside an op: it may still write what others read
+    if left_behind(failure):
+        return False
     declared = UndeclaredAccess | GraphError | PolicyError  # faults that a retry would repeat
     return isinstance(cause, Exception) and not isinstance(cause, declared)
 

@@ -16,6 +16,7 @@ from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from ..executors.errors import left_behind
 from ..graph.errors import StepweaveError, shortly
 from ..nodes.values import GROUP
 from ..requests.increment import Deliver, Increment
@@ -234,6 +235,10 @@ class Service:
 
     def _run_failed(self, error: BaseException) -> Callable[[], None] | None:
         """All that was served has failed with it: what tells them so."""
+        if left_behind(error):
+            self._refusal = (
+                f"a step did not end, and may still write: make a new one ({shortly(error)})"
+            )
         hit = list(dict.fromkeys(self._live.values()))
         self._uncompiled, waiting = {}, self._uncompiled
         for _ in waiting:

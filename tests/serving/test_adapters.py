@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from stepweave.requests.request import RequestOutput, SamplingParams
 from stepweave.serving.llm import LLM
 from stepweave.testing import save_adapter, save_tiny
 from stepweave.testing.devices.recorded_calls import RecordedCalls
+from stepweave.testing.models import tiny_tokenizer
+from tests.models.families import built, tiny_config
 from tests.shares import one_in
 
 COUNT = 12
@@ -249,3 +252,49 @@ def test_what_changes_the_adapted_layers_is_refused(
 def test_a_pipeline_with_a_broken_adapter_does_not_load(base: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"adapter 'one' .* has no adapter_config.json"):
         served(base, {"one": tmp_path}, "async")
+
+
+@pytest.mark.parametrize("drafter", [None, "ngram"])
+def test_layers_that_keep_states_are_adapted_in_rows_of_any_length(
+    drafter: str | None, tmp_path: Path
+) -> None:
+    """They are handed some tokens of a pass at a time: runs of rows, and windows token by token."""
+    base = tmp_path / "base"
+    tokenizer, config = tiny_tokenizer(), tiny_config("lfm2")
+    assert config is not None
+    config.vocab_size, config.eos_token_id = len(tokenizer), 0
+    built(config, torch.float32).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    ways = {"one": ("in_proj", "out_proj"), "two": ("out_proj", "q_proj")}
+    folders = {
+        name: save_adapter(tmp_path / name, base, seed, targets=targets)
+        for seed, (name, targets) in enumerate(ways.items())
+    }
+    keys = {"nodes.draft.kind": "ngram", "nodes.draft.after": "sample"} if drafter else {}
+    params = SamplingParams(max_tokens=COUNT, ignore_eos=True)
+    texts = [[*each, *each] for each in prompts()]  # so that there is something to draft
+    names = (None, *folders)
+    with served(base, folders, "async", **keys) as llm:
+        outputs = llm.generate(
+            [text for text in texts for _ in names],
+            [replace(params, adapter=name) for _ in texts for name in names],
+        )
+    assert [each.error for each in outputs] == [None] * len(outputs)
+    assert [each.token_ids for each in outputs] == [
+        merged_tokens(base, None if name is None else folders[name], text)
+        for text in texts
+        for name in names
+    ]
+    assert (sum(each.drafted for each in outputs) > 0) == (drafter is not None)
+
+
+def merged_tokens(base: Path, adapter: Path | None, prompt: list[int]) -> tuple[int, ...]:
+    """What the model says with the adapter in its weights, each token by a pass over all before."""
+    load: Any = AutoModelForCausalLM.from_pretrained
+    model = load(base, dtype=torch.float64) if adapter is None else merged(base, adapter)
+    ids = list(prompt)
+    for _ in range(COUNT):
+        with torch.no_grad():
+            logits = model(torch.tensor([ids]), use_cache=False).logits
+        ids.append(int(logits[0, -1].argmax()))
+    return tuple(ids[len(prompt) :])

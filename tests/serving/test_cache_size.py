@@ -142,6 +142,24 @@ def test_states_that_layers_keep_of_each_row_and_draft_are_counted(
     assert blocks_of(pipeline, hybrid) == blocks - 1
 
 
+def test_a_model_whose_layers_have_no_keys_has_blocks_for_its_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blocks are counted for each request, though nothing is kept in them."""
+    config = tiny_config("lfm2")
+    assert config is not None
+    config.layer_types = ["conv"] * len(config.layer_types)
+    model = CausalLM.wrap(built(config, torch.float32), invariant=False)
+    assert all(each.elements == 0 for each in model.layer_shapes)
+    monkeypatch.setattr(cache_size, "backend_of", lambda device: BACKEND)
+    pipeline = on_the_device(**{"scheduler.max_rows": "4"})
+    BACKEND.free = 1 << 40
+    assert blocks_of(pipeline, model) == 2 * 4 * -(-model.context_length // 16)
+    BACKEND.free = 1
+    with pytest.raises(NoMemory):
+        blocks_of(pipeline, model)
+
+
 def test_it_is_no_larger_than_rows_and_kept_prefixes_can_fill(target: CausalLM) -> None:
     BACKEND.free = 1 << 40
     config = on_the_device(**{"scheduler.max_rows": "4"})

@@ -347,6 +347,31 @@ def test_nothing_is_kept_of_tokens_whose_image_was_not_encoded(
     assert again.cached_tokens <= len(TEXT)
 
 
+def test_a_pass_that_fails_leaves_no_image_to_the_next_one() -> None:
+    """Where rows of an image are added behind the first layers, these came to other texts."""
+    built = engine("qwen3_vl", budget=12)  # no chunk is as long as another
+    layer = built.model.hf.get_submodule("model.language_model.layers.0")
+    failed: list[int] = []
+
+    def fail(module: Any, args: Any, given: Any) -> None:
+        if not failed and built.model._placing is not None and built.model._placing._added:
+            failed.append(args[0].shape[1])
+            raise torch.OutOfMemoryError("no room for this pass")
+
+    hook = layer.register_forward_pre_hook(fail, with_kwargs=True)
+    first = request("qwen3_vl", 9, PROMPTS[0])
+    table = built.new_table()
+    table.submit(fitted(built, first))
+    built.run(table)
+    hook.remove()
+    assert failed
+    assert "no room for this pass" in (first.error or "")
+    later = requests("qwen3_vl")
+    served(built, [later[2]])  # of text alone
+    served(built, [each for each in later if each is not later[2]])
+    assert [each.output_ids for each in later] == [*own("qwen3_vl")]
+
+
 def test_a_device_that_fails_under_the_encoder_ends_the_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -197,6 +197,44 @@ def test_a_run_that_fails_as_a_whole_ends_its_requests_and_the_next_one_is_serve
     assert llm.generate(STORY, SHORT)[0].error is None
 
 
+def test_nothing_more_is_served_beside_a_step_that_does_not_end() -> None:
+    """It may still write into blocks that would be those of others by then."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def stay(*_: Any) -> None:
+        inside.set()
+        assert go_on.wait(200)
+
+    with LLM(pipeline="async", overrides={"executor": "threads"}) as llm:
+        llm.engine.watchdog_s = 0.2
+        hook = llm.engine.model.hf.register_forward_pre_hook(stay)
+        try:
+            reader = Reader(llm.service, max_tokens=3)
+            [last] = reader.rest()
+            assert inside.is_set()
+            assert last.output is not None
+            assert "the engine's run has ended" in (last.output.error or "")
+            assert llm.service.wait(200)
+            assert not llm.service.alive
+            with pytest.raises(EngineError, match="a step did not end, and may still write"):
+                Reader(llm.service, max_tokens=3)
+        finally:
+            go_on.set()
+            hook.remove()
+
+
+def test_an_engine_that_was_closed_before_it_began_begins_nothing() -> None:
+    async def work() -> None:
+        served = AsyncLLM(pipeline="async_grammar")
+        await served.close()
+        with pytest.raises(EngineError, match="is closed"):
+            await served.submit(STORY)
+        assert not served.service.table.inbox.is_open
+        assert served.service.wait(0)
+
+    asyncio.run(work())
+
+
 def test_a_traced_call_and_a_plain_one_get_their_tokens(llm: LLM) -> None:
     """The run begins anew around the trace: the other request is computed again, and equal."""
     wanted = {"max_tokens": 200, "ignore_eos": True}

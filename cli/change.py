@@ -13,6 +13,7 @@ from ..graph.answers.whatif import altered, scaled, with_costs, without_classes
 from ..graph.errors import GraphError, did_you_mean
 from ..graph.plan import Plan
 from ..graph.planner.compile import compile_plan
+from ..graph.rates import costs_by_firing
 from ..graph.step_graph import StepGraph
 from ..graph.verifier.verify import verify
 from .planned import Planned, costs_named, planned_with
@@ -91,7 +92,7 @@ def changed(asked: WhatIfOptions, plain: Planned, change: Change) -> Plan:
     _know_values(asked.config, found.plan, change.slots)
     if durations == found.plan.costs and not change.slots and not change.without:
         return found.plan
-    graph = found.plan.graph
+    graph = found.plan.graph.declared or found.plan.graph
     if "keys" in change.without:
         graph = without_classes(graph)
     return _compiled(found, graph, durations, change.slots)
@@ -121,7 +122,8 @@ def whole(where: Mark, text: str) -> int:
 
 
 def _durations(config: str, plan: Plan, change: Change) -> dict[str, float]:
-    for op in change.cost:
+    cost = costs_by_firing(plan.graph, change.cost)
+    for op in cost:
         if op not in plan.graph.vertices:
             near = did_you_mean(op, plan.graph.vertices)
             raise ConfigError.at(Mark(config), f"there is no op {op!r}{near}", "SW-UNKNOWN-NAME")
@@ -133,14 +135,15 @@ def _durations(config: str, plan: Plan, change: Change) -> dict[str, float]:
             raise ConfigError.at(Mark(config), error.message, error.code) from error
         for op in ops:
             factors[op] = factors.get(op, 1.0) * factor
-    return scaled({**plan.costs, **change.cost}, factors)
+    return scaled({**plan.costs, **cost}, factors)
 
 
 def _know_values(config: str, plan: Plan, slots: Mapping[str, int]) -> None:
-    slotted = [name for name, count in plan.slots.items() if count is not None]
+    known = plan.declared_slots
+    slotted = [name for name, count in known.items() if count is not None]
     for name in slots:
         if name not in slotted:
-            said = "is fresh and has no slots" if name in plan.slots else "does not exist"
+            said = "is fresh and has no slots" if name in known else "does not exist"
             near = did_you_mean(name, slotted)
             raise ConfigError.at(Mark(config), f"value {name!r} {said}{near}", "SW-UNKNOWN-NAME")
 

@@ -212,7 +212,7 @@ def _overview(asked: SimulateOptions, settings: Mapping[str, str], costs: Costs)
         "serial_us": serial,
         "depth_1_us": one,
         "period_us": here.period_us,
-        "speed_ratio": serial / here.period_us,
+        "speed_ratio": serial / here.period_us if here.period_us else 1.0,
         "bound_by": here.bound_by,
         "notes": list(here.made.times.notes) if here.made.times else [],
     }

@@ -72,15 +72,15 @@ class Simulation:
     def tokens_per_second(self) -> float | None:
         """Of all rows together; None where nobody said how many tokens a row gets in a step."""
         tokens = self.asked.tokens_per_step
-        if tokens is None or self.period_us == 0:
+        if tokens is None or self.step_us == 0:
             return None
-        return self.rows * tokens / self.period_us * 1e6
+        return self.rows * tokens / self.step_us * 1e6
 
     @property
     def tpot_us(self) -> float | None:
         """Time per output token of one row."""
         tokens = self.asked.tokens_per_step
-        return None if tokens is None else self.period_us / tokens
+        return None if tokens is None else self.step_us / tokens
 
     @property
     def words(self) -> list[WordTime]:

@@ -123,7 +123,7 @@ def _sweep_lines(
 ) -> list[str]:
     cycles = Letters()
     before = (
-        f"{plain.period_us:,.6g} µs a step as configured (costs: {plain.costs_from}), "
+        f"{plain.step_us:,.6g} µs a step as configured (costs: {plain.costs_from}), "
         f"bound by {bound_by(plain)}"
     )
     lines = [*paragraph(before, width), ""]
@@ -155,7 +155,7 @@ def _rows(
             rows.append((*point.values, "refused", "", "", point.refused))
             continue
         found = (
-            f"{point.plan.period_us:,.6g}",
+            f"{point.plan.step_us:,.6g}",
             f"{speedup(plain, point.plan):.3g}×",
             str(len(point.plan.waits)),
             f"{_sample(point, cycles, '').cycle} {bound_by(point.plan)}",
@@ -168,7 +168,7 @@ def _sample(point: Point, cycles: Letters, value: str) -> Sample:
     if point.plan is None:
         return Sample(value, None, "")
     letter = cycles.of(point.plan.critical_cycle, point.plan)
-    return Sample(value, point.plan.period_us, letter, bound_by(point.plan))
+    return Sample(value, point.plan.step_us, letter, bound_by(point.plan))
 
 
 def _grid(sweeps: Sequence[Sweep], points: Sequence[Point], cycles: Letters) -> list[str]:
@@ -221,6 +221,6 @@ def _csv(plain: Plan, sweeps: Sequence[Sweep], points: Sequence[Point]) -> str:
             writer.writerow([*point.values, "", "", "", point.refused])
             continue
         gain = f"{speedup(plain, point.plan):.6g}"
-        row = (point.plan.period_us, gain, len(point.plan.waits), bound_by(point.plan))
+        row = (point.plan.step_us, gain, len(point.plan.waits), bound_by(point.plan))
         writer.writerow([*point.values, *row])
     return text.getvalue()

@@ -52,7 +52,7 @@ def why_lease(asked: WhyOptions, plan: Plan) -> None:
     width = columns()
     lines = paragraph(found.headline, width)
     for number, line in enumerate(found.lines()[1:]):
-        lines += paragraph(line, width, 2, ("why       ", "sooner    ")[number])
+        lines += paragraph(line, width, 2, ("why       ", "sooner    ", "cycle     ")[number])
     hops = {(u, v) for (u, _), (v, _) in pairwise(found.path)}
     for number, wait in enumerate(plan.waits):
         if (wait.source, wait.target) in hops:

@@ -26,7 +26,7 @@ from typing import Any
 
 from .arguments import whole
 from .errors import GraphError
-from .node import Firing, Node, Op, OpContext, Read, Run, Turn, Value
+from .node import Firing, Node, Op, OpContext, Read, Run, State, Turn, Value
 from .pieces import Pieces
 from .ranks import declared_name
 from .step_graph import StepGraph
@@ -59,6 +59,7 @@ def check_rates(graph: StepGraph) -> None:
         if problem:
             raise GraphError(f"{where} {problem}.", code="SW-RATE", line=node.line)
     _check_firings(graph)
+    _check_turn_names(graph)
     for vertex in graph.vertices.values() if has_rates(graph) else ():
         for name in vertex.op.writes:
             if name in graph.values and graph.values[name].allocate is not None:
@@ -85,6 +86,27 @@ def check_rates(graph: StepGraph) -> None:
             "that of another.",
             code="SW-RATE",
         )
+
+
+def _check_turn_names(graph: StepGraph) -> None:
+    """Raise a `GraphError` for a name that a firing, or what it writes, is called by as well."""
+    if not has_rates(graph):
+        return
+    named: list[Node | Value | State] = [
+        *graph.nodes,
+        *graph.values.values(),
+        *graph.states.values(),
+    ]
+    declared = {each.name for each in named}
+    for each in named:
+        stem, mark, index = each.name.rpartition("#")
+        if mark and index.isdecimal() and stem in declared:
+            raise GraphError(
+                f"{each.name!r} is what firing {index} of {stem!r} is called, or what it writes, "
+                "where nodes have rates. Rename one.",
+                code="SW-DUPLICATE",
+                line=each.line,
+            )
 
 
 def _check_firings(graph: StepGraph) -> None:

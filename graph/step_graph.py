@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from . import arguments
 from .modes import Mode
 from .node import Node, Op, Side, State, Value
 
@@ -55,9 +56,12 @@ class StepGraph:
         told_by: str | None = None,
     ) -> StepGraph:
         """Build and validate. Raises `GraphError` for the first wrong declaration."""
-        from .validate import check_names, validate
+        from .validate import check_form, check_names, validate
 
         listed, data = tuple(nodes), tuple(values)
+        arguments.one_of("StepGraph.build", "order", order, ("keep", "search"))
+        arguments.one_of("StepGraph.build", "launches", launches, ("apart", "together"))
+        check_form(listed)
         changed = tuple(State(s) if isinstance(s, str) else s for s in states)
         check_names(listed, data, changed)
         graph = StepGraph(

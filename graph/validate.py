@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import get_args
 
-from .arguments import MAX_DISTANCE, number, whole
+from .arguments import MAX_DISTANCE, a, number, texts, whole
 from .errors import GraphError, did_you_mean
 from .modes import check_modes
-from .node import Node, Place, Read, State, Storage, Value
+from .node import Node, Op, Place, Read, State, Storage, Value
 from .rates import check_rates
 from .step_graph import StepGraph, Vertex
 from .validate_ranks import check_ranks
@@ -42,6 +42,23 @@ def check_names(nodes: Sequence[Node], values: Sequence[Value], states: Sequence
                 code="SW-DUPLICATE",
                 line=datum.line,
             )
+
+
+def check_form(nodes: Sequence[Node]) -> None:
+    """Refuse ops that are not in tuples, and accesses that are not what they stand for.
+
+    A text in place of a list would be read letter by letter. Raises `GraphError`.
+    """
+    for node in nodes:
+        where = f"node {node.name!r}"
+        for side, ops in (("host", node.host), ("device", node.device)):
+            a(where, side, ops, (tuple, list), "a tuple of ops, as in (Op(...),)")
+            for op in ops:
+                a(where, f"each op of {side}", op, Op, "an Op")
+                a(where, "reads", op.reads, (tuple, list), "a tuple of reads, as in (Read('x'),)")
+                for read in op.reads:
+                    a(where, "each of reads", read, Read, "a Read, as in Read('x')")
+                texts(where, "writes", op.writes)
 
 
 def unread_values(graph: StepGraph) -> tuple[str, ...]:
@@ -91,8 +108,25 @@ def _check_nodes(graph: StepGraph) -> None:
         whole(f"node {node.name!r}", "offset", node.offset, -MAX_DISTANCE)
         _check_phases(node)
         _check_stream(node)
-        if node.launch_latency_us is not None and node.launch_latency_us < 0:
-            raise _wrong(node, "SW-COST", "its launch latency is negative", "Give µs ≥ 0.")
+        if node.launch_latency_us is not None:
+            number(f"node {node.name!r}", "launch_latency_us", node.launch_latency_us)
+    _check_op_names(graph)
+
+
+def _check_op_names(graph: StepGraph) -> None:
+    """Names may have dots in them, so that ops of two nodes may come to one name."""
+    known: dict[str, Node] = {}
+    for node in graph.nodes:
+        for name in (*node.op_names("host"), *node.op_names("device")):
+            if name in known:
+                other = known[name].name
+                raise _wrong(
+                    node,
+                    "SW-DUPLICATE",
+                    f"its op {name!r} has the name of an op of node {other!r}",
+                    "Rename one of the nodes, or a phase.",
+                )
+            known[name] = node
 
 
 def _check_phases(node: Node) -> None:

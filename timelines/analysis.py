@@ -223,7 +223,7 @@ def _op_uses(timeline: Timeline) -> tuple[OpUse, ...]:
             median(each),
             sorted(each)[min(len(each) * 9 // 10, len(each) - 1)],
             sum(each) / len(each),
-            sum(each) / (whole[1] - whole[0]),
+            sum(each) / (whole[1] - whole[0]) if whole[1] > whole[0] else 0.0,
         )
         for op, each in durations.items()
     ]

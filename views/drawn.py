@@ -75,7 +75,7 @@ def summary(plan: Plan) -> str:
     actors = list(dict.fromkeys(plan.graph.vertices[op].actor for op, _ in plan.critical_cycle))
     said = (
         f"{count(len(plan.edges), 'required ordering')}, {count(len(plan.waits), 'wait')}; "
-        f"period {plan.period_us:,.0f} µs ({plan.costs_from})"
+        f"period {plan.step_us:,.0f} µs a step ({plan.costs_from})"
     )
     if not actors:
         return said

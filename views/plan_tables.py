@@ -41,7 +41,7 @@ def tables(
 
 
 def _flows(plan: Plan, key: Mapping[str, str], room: float) -> Iterator[tuple[str, Iterable[str]]]:
-    lead = f"{plan.period_us:,.0f} µs" + (", bound by" if plan.critical_cycle else "")
+    lead = f"{plan.step_us:,.0f} µs" + (", bound by" if plan.critical_cycle else "")
     yield "period", flowed(lead, critical_cycle(plan), room, 12, " ")
     yield "costs", flowed("", plan.costs_from.split(), room, 12, " ")
     if plan.waits:

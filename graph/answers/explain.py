@@ -152,8 +152,8 @@ def explain_wait(plan: Plan, wait: Wait) -> WaitExplanation:
         realized=_realized(plan, wait),
         protects=tuple(reason_of(plan, edge, present.told(edge.witness)) for edge in broken),
         also=tuple(reason_of(plan, e, absent.proof(e)) for e in through if e not in broken),
-        period_us=plan.period_us,
-        period_without_us=period(plan.graph, rest, plan.costs).us,
+        period_us=plan.step_us,
+        period_without_us=period(plan.graph, rest, plan.costs).us / plan.graph.cycle,
         critical=is_critical(plan, wait),
     )
 

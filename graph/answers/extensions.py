@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import NamedTuple
 
 from ..errors import DeadlockError
 from ..plan import Plan
 from ..planner.compile import compile_plan
+from ..ranks import declared_name
 from ..rates import without_rates
 from .whatif import speedup, without_classes
 
@@ -28,14 +30,26 @@ def extensions(plan: Plan) -> tuple[Extension, ...]:
     plain = None if plan.graph.declared is None else without_rates(plan.graph.declared)
     if plain is not None:
         said = "in which each node runs once a step, all its passes as one"
-        found.append(Extension("rates", said, compile_plan(plain)))
+        found.append(Extension("rates", said, compile_plan(plain, costs=_plain_costs(plan))))
     if plan.has_classes:
         try:
-            one = compile_plan(without_classes(plan.graph), costs=plan.costs)
+            # With its rates, as it is declared: firings have the classes of their nodes.
+            graph = without_classes(plan.graph.declared or plan.graph)
+            one = compile_plan(graph, costs=plan.costs)
         except DeadlockError:
             return tuple(found)
         found.append(Extension("keys", "in which all users of a key are of one class", one))
     return tuple(found)
+
+
+def _plain_costs(plan: Plan) -> dict[str, float]:
+    """Costs by op of the graph without rates: all passes of a step in one."""
+    declared = plan.graph.declared
+    assert declared is not None, "a plan of firings"
+    of: dict[str, list[float]] = {}
+    for op, us in plan.costs.items():
+        of.setdefault(declared_name(plan.graph, op), []).append(us)
+    return {op: fmean(each) * declared.vertices[op].node.rate for op, each in of.items()}
 
 
 def gain_words(plan: Plan, extension: Extension) -> str:

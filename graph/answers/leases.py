@@ -29,13 +29,14 @@ class LeaseReason:
     ordered: int
     path: tuple[tuple[str, int], ...]
     legs: tuple[Leg, ...]
+    cycle: int = 1  # steps of the graph that a step of the lease and of the path stands for
 
     @property
     def headline(self) -> str:
         lease = self.lease
         return (
             f"A key of {self.keys} that {lease.source!r} had in step i at last may be had by "
-            f"{lease.target!r} from step {later(lease.steps)} on, in {lease.state}."
+            f"{lease.target!r} from step {later(lease.steps * self.cycle)} on, in {lease.state}."
         )
 
     @property
@@ -56,7 +57,10 @@ class LeaseReason:
 
     def lines(self) -> list[str]:
         """Plain sentences, one idea each."""
-        return [self.headline, f"{self.reason}.", f"One step sooner, {self.sooner}."]
+        said = [f"{self.reason}.", f"One step sooner, {self.sooner}."]
+        if self.cycle > 1:
+            said.append(f"Here a step is a cycle of {self.cycle}: one of each firing.")
+        return [self.headline, *said]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,7 +68,7 @@ class LeaseReason:
             "keys": self.keys,
             "from": self.lease.source,
             "to": self.lease.target,
-            "steps": self.lease.steps,
+            "steps": self.lease.steps * self.cycle,
             "before": self.before,
             "after": self.after,
             "path": [list(step) for step in self.path],
@@ -107,6 +111,7 @@ def explain_lease(plan: Plan, state: str, source: str, target: str) -> LeaseReas
         ordered,
         path_of(before, hops),
         legs_of(plan, hops),
+        plan.graph.cycle,
     )
 
 

@@ -21,7 +21,7 @@ from ..plan import Plan, Wait
 from ..planner.events import Precedence, free_edges
 from ..planner.period import Delay, Scaled, delays, slowest_cycle
 
-MAX_VERTICES = 20_000  # of the larger graph; beyond, the guarantee is a bound
+MAX_PAIRS = 500_000  # of windows, times delays: about two seconds; beyond, it is a bound
 DRAWN = 2_000  # steps from which the expected period is estimated
 SCALINGS = 10_000  # of flows between modes, of which a few are enough where they may come freely
 
@@ -142,12 +142,12 @@ def _worst(plan: Plan, costs: Mapping[str, Mapping[str, float]]) -> tuple[Fracti
     shift = _shifts(plan)
     reach = max(shift.values())
     windows = _windows(plan, tuple(costs), reach)
-    if len(windows) * len(shift) > MAX_VERTICES:
+    by_mode = {mode: _delays(plan, own) for mode, own in costs.items()}
+    if len(windows) ** 2 * len(next(iter(by_mode.values()))) > MAX_PAIRS:
         return None
     after = _transitions(plan, windows)
     found: list[Delay] = []
     ends: dict[tuple[str, str], tuple[int, int]] = {}
-    by_mode = {mode: _delays(plan, own) for mode, own in costs.items()}
     for number, window in enumerate(windows):
         for place, (plain, wait) in enumerate(next(iter(by_mode.values()))):
             mode = window[reach - shift[plain.source]]
@@ -184,7 +184,7 @@ def _windows(plan: Plan, names: Word, reach: int) -> list[Word]:
         found = [
             (*word, name) for word in found for name in names if follows(plan.graph, word[-1], name)
         ]
-        if len(found) > MAX_VERTICES:
+        if len(found) ** 2 > MAX_PAIRS:
             break
     return found
 

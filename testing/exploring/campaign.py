@@ -22,7 +22,7 @@ from ...graph.plan import Plan
 from ...graph.step_graph import StepGraph
 from ...graph.verifier.verify import violations
 from .contracts import breaks_contract
-from .explorer import explore
+from .explorer import explore, refuse_ranks
 from .mutants import CLASSES, MutantClass, mutants, races, reproved, what_runs
 
 
@@ -114,9 +114,10 @@ def campaign(
     """Judge every mutant of a plan.
 
     `seeds` are those of the explorer's random schedules, after its directed ones. `progress` is
-    told how many mutants are done. Raises `GraphError` if `plan` is not a plan.
+    told how many mutants are done. Raises `GraphError` if `plan` is not a plan, or of ranks.
     """
     arguments.a("campaign", "plan", plan, Plan, arguments.A_PLAN)
+    refuse_ranks("campaign", plan)
     tried = list(seeds)
     found = Campaign()
     judged: dict[tuple[object, ...], tuple[str, str]] = {}

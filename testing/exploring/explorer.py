@@ -25,7 +25,7 @@ from random import Random
 
 from ...executors.instructions import Program
 from ...graph import arguments
-from ...graph.errors import StepweaveError
+from ...graph.errors import GraphError, StepweaveError
 from ...graph.plan import Plan
 from .history import Diverged, History, Meaning, StepAccess
 from .interleaving import Instance, Interleaving, LostWait, Misfed, RanAway, Store, Stuck
@@ -101,6 +101,16 @@ class Exploration:
             raise InterleavingFailed(str(self.failure))
 
 
+def refuse_ranks(where: str, plan: Plan) -> None:
+    """Raises `GraphError` for a plan of several ranks: that ranks meet is in no schedule here."""
+    if len(plan.graph.ranks) > 1:
+        raise GraphError(
+            f"{where}: {plan.graph.name} is of {len(plan.graph.ranks)} ranks, which wait for each "
+            "other where they meet. Schedules know one process only: `verify` proves such a plan.",
+            code="SW-ARGUMENT",
+        )
+
+
 def explore(
     plan: Plan,
     *,
@@ -112,9 +122,11 @@ def explore(
     """Run the plan on history-recording ops, under directed schedules and one for each seed.
 
     `steps`: None for as many as show every access of the plan in a steady state. Ends with the
-    first failure, which it returns. Raises `GraphError` if `plan` is not a plan.
+    first failure, which it returns. Raises `GraphError` if `plan` is not a plan, or of several
+    ranks.
     """
     arguments.a("explore", "plan", plan, Plan, arguments.A_PLAN)
+    refuse_ranks("explore", plan)
     seen: set[bytes] = set()
     tried = 0
     for explorer, seed, schedule in _attempts(plan, steps, seeds, directed=directed):

@@ -211,6 +211,8 @@ def _dropped(plan: Plan) -> Iterator[Mutant]:
             graph = _with_ops(plan.graph, {name: op})
             yield from _compiled(plan, graph, "access", f"{name} reads {read}, undeclared")
         for written in vertex.op.writes:
+            if written in plan.graph.values and plan.graph.values[written].turn is not None:
+                continue  # it shares slots with the versions of other firings: no outside has these
             op = replace(vertex.op, writes=_without(vertex.op.writes, written))
             graph = _with_ops(plan.graph, {name: op})
             if written in graph.values:  # somebody must write it: let it come from outside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -169,3 +170,56 @@ def test_a_launch_latency_is_a_time() -> None:
 
 def test_values_that_nobody_reads_are_listed_and_not_refused() -> None:
     assert unread_values(StepGraph.build([PRODUCER], [value("x")])) == ("x",)
+
+
+def test_ops_of_two_nodes_that_come_to_one_name_are_refused() -> None:
+    phases = (op(writes="x", phase="host"), op(phase="rest"))
+    error = refused(Node("a", host=phases), host("a.host", op(), line=9))
+    assert (error.code, error.line) == ("SW-DUPLICATE", 9)
+    assert "its op 'a.host.host' has the name of an op of node 'a'" in error.message
+
+
+@pytest.mark.parametrize("name", ["a#0", "x#1"])
+def test_names_that_firings_have_are_refused_where_nodes_have_rates(name: str) -> None:
+    rated = replace(PRODUCER, rate=2)
+    if name.startswith("a"):
+        error = refused(replace(rated, name="a"), host(name, op("x"), line=4))
+    else:
+        error = refused(rated, values=[value("x"), replace(value(name), external=True, line=4)])
+        state = refused(rated, states=[name])
+        assert state.code == "SW-DUPLICATE"
+    assert (error.code, error.line) == ("SW-DUPLICATE", 4)
+    assert f"{name!r} is what firing" in error.message
+
+
+def _any(**given: Any) -> Node:
+    """A node as a caller without a type checker may write it."""
+    return Node("a", **given)
+
+
+def _op(**given: Any) -> Op:
+    return Op(**given)
+
+
+@pytest.mark.parametrize(
+    ("node", "code", "said"),
+    [
+        (_any(host=Op()), "SW-ARGUMENT", "host must be a tuple of ops"),
+        (_any(host=(_op(reads=("x",)),)), "SW-ARGUMENT", "must be a Read, as in Read"),
+        (_any(host=(_op(reads="x"),)), "SW-ARGUMENT", "reads must be a tuple of reads"),
+        (_any(host=(_op(writes="xy"),)), "SW-ARGUMENT", "writes must be a list of names"),
+        (_any(host=(Op(),), launch_latency_us="x"), "SW-COST", "must be a"),
+        (_any(host=(Op(),), launch_latency_us=float("nan")), "SW-COST", "must be a"),
+    ],
+)
+def test_what_is_no_op_or_access_is_refused_where_it_is(node: Node, code: str, said: str) -> None:
+    error = refused(node)
+    assert error.code == code
+    assert error.message.startswith("node 'a': ")
+    assert said in error.message
+
+
+@pytest.mark.parametrize("option", [{"order": "serial"}, {"launches": "one"}])
+def test_options_of_a_graph_are_those_that_there_are(option: dict[str, str]) -> None:
+    with pytest.raises(GraphError, match=r"must be '(keep|apart)' or"):
+        StepGraph.build([PRODUCER], [value("x")], **option)  # type: ignore[arg-type]

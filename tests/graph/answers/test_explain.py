@@ -183,7 +183,7 @@ def test_every_reason_names_both_ops_their_actors_and_the_value(
 def test_a_wait_that_costs_time_lies_on_the_critical_cycle(name: str, depth: int | None) -> None:
     plan = shipped_plan(name, depth)
     for each in explanations(plan):
-        assert each.period_without_us <= each.period_us == plan.period_us
+        assert each.period_without_us <= each.period_us == plan.step_us
         if each.period_without_us < each.period_us:
             assert each.critical
 

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from stepweave.cli.planned import planned
+from stepweave.graph.answers import modes as modes_module
 from stepweave.graph.answers.modes import mode_periods, word_period
 from stepweave.graph.errors import DeadlockError, GraphError
 from stepweave.graph.modes import Mode, follows
@@ -215,3 +216,19 @@ def test_a_graph_with_rates_has_no_modes() -> None:
 
 def test_a_plan_without_modes_is_told_nothing_of_them() -> None:
     assert mode_periods(compile_plan(StepGraph.build([Node("only")], []))) is None
+
+
+def test_of_many_modes_over_many_steps_a_bound_is_guaranteed_at_once() -> None:
+    """The graph of all windows would be too large: of 8 modes in 4 steps there are 4,096."""
+    nodes = [
+        Node("a", host=(Op(writes=("x",), cost_us=10),), actor="one"),
+        Node("b", host=(Op(cost_us=10),), actor="one", offset=3),
+        Node("c", host=(Op((Read("x"),), cost_us=10),), actor="two"),
+    ]
+    modes = [Mode(f"m{k}", costs={"a.host": 1.0 + k}) for k in range(8)]
+    plan = compile_plan(StepGraph.build(nodes, [Value("x")], order="keep", modes=modes))
+    windows = modes_module._windows(plan, tuple(each.name for each in modes), 3)
+    assert len(windows) ** 2 > modes_module.MAX_PAIRS
+    found = mode_periods(plan)
+    assert found is not None
+    assert found.worst_us <= found.one_cost_us

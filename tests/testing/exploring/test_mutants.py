@@ -16,10 +16,12 @@ from stepweave.graph.verifier.verify import verify, violations
 from stepweave.testing.exploring import campaign as explore_mutants
 from stepweave.testing.exploring.campaign import Campaign, campaign
 from stepweave.testing.exploring.contracts import breaks_contract
+from stepweave.testing.exploring.explorer import explore
 from stepweave.testing.exploring.mutants import CLASSES, Mutant, mutants, races, reproved, what_runs
 from stepweave.testing.graphs import random_step_graph
 from tests.graph import oracle
 from tests.graph.pipelines import decode, device_node, reads
+from tests.graph.ranked import pipeline
 
 
 def phased(order: str = "search") -> Plan:
@@ -225,3 +227,13 @@ def test_a_campaign_counts_each_class() -> None:
     assert told == list(range(1, len(list(mutants(plan))) + 1))
     assert (found.tallies["wait"].killed, found.tallies["wait"].total) == (3, 3)  # one is a bound
     assert (found.tallies["access"].caught, found.tallies["access"].undeclared) == (2, 2)
+
+
+def test_plans_of_several_ranks_are_left_to_the_verifier() -> None:
+    """That ranks meet is in no schedule: sound plans would be told to have races."""
+    plan = compile_plan(pipeline([100, 200], 2))
+    assert len(plan.graph.ranks) > 1
+    verify(plan)
+    for explored in (campaign, explore):
+        with pytest.raises(GraphError, match="which wait for each other where they meet"):
+            explored(plan)

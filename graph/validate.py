@@ -351,6 +351,14 @@ def _check_classes(graph: StepGraph) -> None:
                         code="SW-CLASS",
                         line=state.line,
                     )
+        seen: set[tuple[str, str]] = set()
+        for source, target, _ in state.leases:
+            if (source, target) in seen:
+                said_twice = f"the lease of {source!r} to {target!r} is there twice. Drop one."
+                raise GraphError(
+                    f"state {state.name!r}: {said_twice}", code="SW-DUPLICATE", line=state.line
+                )
+            seen.add((source, target))
 
 
 _CHECKS: tuple[Callable[[StepGraph], None], ...] = (

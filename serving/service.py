@@ -156,8 +156,9 @@ class Service:
                 request for ticket in going if ticket.grammar is None for request in ticket.requests
             )
             self._driver.drive()
+        serving = set(going)
         for ticket in tickets:
-            if ticket not in going:  # of one request, which came with its whole output
+            if ticket not in serving:  # of one request, which came with its whole output
                 self._end(ticket)
             elif ticket.grammar is not None:
                 ticket.grammar.add_done_callback(partial(self._compiled, ticket))

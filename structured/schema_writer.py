@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from .formats import format_pattern
 from .number_limits import numbers_in
@@ -27,6 +27,9 @@ from .schema_document import Schema, refuse
 from .schema_endless import endless
 from .schema_normal import Key, Normaliser
 from .schema_terms import NOTHING, Layer, Literal, Node, Slots
+
+LONGEST_EXCLUDED: Final = 64
+"""The longest text that a string may be told not to be: the pattern nests a level a character."""
 
 _ALL_TYPES = ("null", "boolean", "number", "string", "array", "object")
 
@@ -173,7 +176,12 @@ class SchemaWriter(ABC):
         if "differs" in case.parts:
             self.note(case, "differs", "'not' around 'pattern' cannot be enforced")
         if "excluded" in case.parts:
-            trees.append(other_than(case.parts["excluded"]))
+            excluded = case.parts["excluded"]
+            if max(map(len, excluded)) > LONGEST_EXCLUDED:
+                what = f"'not' around a text of more than {LONGEST_EXCLUDED} characters"
+                self.note(case, "not", f"{what} cannot be enforced")
+            else:
+                trees.append(other_than(excluded))
         low, high = case.parts.get("minLength", 0), case.parts.get("maxLength")
         fitted = [with_lengths(tree, low, high) for tree in trees]
         if any(tree is not None and nothing(tree) for tree in fitted):

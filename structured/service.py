@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from time import perf_counter
 from typing import Final
 
@@ -118,7 +119,8 @@ class GrammarService:
             except BaseException as failure:  # whatever it is, it is the answer to this spec
                 error = failure
             if self.on_compiled is not None:
-                self.on_compiled(perf_counter() - began, error is None)
+                with suppress(Exception):  # an observer's fault: grammars are compiled all the same
+                    self.on_compiled(perf_counter() - began, error is None)
             with self._changed:
                 futures = self._asked.pop(spec)
             for future in futures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isinf
 from typing import Final, cast
 
 MAX_DEPTH: Final = 64
@@ -20,7 +21,9 @@ class GrammarError(ValueError):
 def load_json(source: str, kind: str) -> object:
     """Parse JSON of a request. Raises `GrammarError`: no JSON, NaN or infinity, too deep."""
     try:
-        return cast(object, json.loads(source, parse_constant=_refuse_constant))
+        return cast(
+            object, json.loads(source, parse_constant=_refuse_constant, parse_float=_finite)
+        )
     except RecursionError:
         # `from None`: the traceback of a recursion error is a thousand equal lines.
         raise GrammarError(f"{kind}: nested too deep to read, more than {MAX_DEPTH}") from None
@@ -50,6 +53,13 @@ def nesting_error(value: object, kind: str) -> None:
     depth = json_depth(value)
     if depth > MAX_DEPTH:
         raise GrammarError(f"{kind}: nested {depth} deep, more than {MAX_DEPTH}")
+
+
+def _finite(digits: str) -> float:
+    found = float(digits)
+    if isinf(found):
+        raise ValueError(f"{digits[:40]} is larger than any number")
+    return found
 
 
 def _refuse_constant(name: str) -> object:

@@ -46,6 +46,7 @@ def test_a_key_that_is_none_counts_as_absent() -> None:
         ({"json_object": False}, "write true or leave it out"),
         ({"json": "nonsense"}, "json: not JSON"),
         ({"json": '{"minimum": NaN}'}, "NaN is not JSON"),
+        ({"json": '{"minimum": 1e400}'}, "1e400 is larger than any number"),
         ({"json": [1]}, "an object or a boolean, not list"),
         ({"json": {"enum": {1, 2}}}, "not expressible as JSON"),
         ({"json": {"minimum": float("inf")}}, "not expressible as JSON"),

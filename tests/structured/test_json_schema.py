@@ -131,6 +131,7 @@ def test_values_of_a_list_are_told_apart_by_kind() -> None:
         ({"type": "string", "pattern": "(a"}, "this '\\(' is not closed"),
         ({"enum": ["a"], "const": "b"}, "no value can satisfy it"),
         ({"allOf": [STRING, INTEGER]}, "no value can satisfy it"),
+        ({"type": "string", "not": {"const": "a" * 200}}, "'not' around a text of more than 64"),
         ({"propertyNames": INTEGER, "type": "object"}, "'propertyNames' cannot be enforced here"),
         ({"type": "strin"}, "'strin' is no type of JSON \\(did you mean 'string'"),
         ({"$ref": "http://x/y"}, "leads out of the schema"),

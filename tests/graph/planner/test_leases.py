@@ -267,3 +267,9 @@ def test_a_lease_that_is_not_there_is_refused_in_words(
 ) -> None:
     with pytest.raises(GraphError, match=said):
         explain_lease(compile_plan(two_streams()), *asked)
+
+
+def test_a_lease_that_is_pinned_twice_is_refused() -> None:
+    with pytest.raises(GraphError, match="the lease of 'owner' to 'copy' is there twice") as caught:
+        two_streams(("owner", "copy", 3), ("owner", "copy", 1))
+    assert caught.value.code == "SW-DUPLICATE"

@@ -25,6 +25,8 @@ def compiled_everywhere(
     found: Future[CompiledGrammar] = Future()
 
     def done(everywhere: Future[None]) -> None:
+        if not found.set_running_or_notify_cancel():
+            return  # its request has been cancelled meanwhile
         error = everywhere.exception()
         if error is None:
             found.set_result(own.result())

@@ -139,6 +139,17 @@ def test_a_group_that_ends_is_not_the_fault_of_a_grammar() -> None:
     assert isinstance(found.exception(), GrammarError)
 
 
+def test_a_grammar_whose_request_was_cancelled_is_answered_to_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    everywhere: Future[None] = Future()
+    tasks: Any = SimpleNamespace(everywhere=lambda task, own: everywhere)
+    found = compiled_everywhere(tasks, GrammarSpec("regex", "a"), None, Future())
+    assert found.cancel()
+    everywhere.set_exception(ValueError("rank 1: no"))
+    assert not caplog.records, "an error in a callback is logged, and nowhere else"
+
+
 def test_tracing_ends_with_the_group() -> None:
     """Else whoever traces would wait for a run that there will not be."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from stepweave.models.tokenizer import load_tokenizer
 from stepweave.nodes.bitmask import GrammarOptions
 from stepweave.serving.grammars import Grammars
 from stepweave.structured.auto_backend import AutoBackend
+from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.compiler_process import CompilerProcess
-from stepweave.structured.grammar import GrammarSpec
+from stepweave.structured.grammar import GrammarError, GrammarSpec
 from stepweave.structured.library_backend import LibraryBackend
 
 
@@ -86,3 +88,20 @@ def test_a_process_that_starts_while_all_is_closed_is_ended_too(
     found.close()
     [process] = processes
     assert process.poll() is not None, "it runs on"
+
+
+def test_a_grammar_behind_a_section_of_reasoning_can_be_cancelled(
+    started: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = grammars(reasoning_end="</think>")
+    waiting, other = Future[CompiledGrammar](), Future[CompiledGrammar]()
+    answers = [waiting, other]
+    monkeypatch.setattr(found._service, "submit", lambda spec: answers.pop(0))
+    asked = GrammarSpec.from_request({"regex": "[ab]+c"})
+    assert found.compile(asked, None).cancel()
+    assert waiting.cancelled()
+    other.set_running_or_notify_cancel()  # a worker is at it
+    assert found.compile(asked, None).cancel()
+    other.set_exception(GrammarError("over the limit"))
+    assert not caplog.records, "an error in a callback is logged, and nowhere else"
+    found.close()

@@ -55,6 +55,7 @@ class Completion:
     _tokens: list[int] = field(default_factory=list)
     _logprobs: list[TokenLogprob] = field(default_factory=list)
     _text: str = ""
+    _held: str = ""  # text of tokens told before: of a replica that ends it, and may yet be lost
     _moments: Moments = field(default_factory=Moments)
 
     async def run(self) -> None:
@@ -94,6 +95,7 @@ class Completion:
 
     async def _work(self) -> None:
         """Have one replica work on what is left. Raises `ReplicaLost`, or what it refuses it by."""
+        self._held = ""  # another one writes it again
         async with aclosing(self.fleet.generate(self.work.after(self._tokens))) as messages:
             first = await self._first(messages)
             if "refused" in first:
@@ -123,7 +125,10 @@ class Completion:
 
     def _settle(self, message: Message) -> None:
         tokens, logprobs = tuple(message["token_ids"]), logprobs_of(message)
-        if tokens and self._moments.first_token_s is None:
+        if not tokens:
+            self._held += message["text"]
+            return
+        if self._moments.first_token_s is None:
             self._moments.first_token_s = perf_counter()
         self._tokens += tokens
         self._logprobs += logprobs or ()
@@ -133,6 +138,9 @@ class Completion:
     def _take(self, output: RequestOutput, blame: Blame | None) -> None:
         """Its end. What replicas before the last one knew is added."""
         self.blame = blame
+        if self._held:
+            self._text += self._held
+            self.tell(Increment(self.work.id, self.work.index, self._held))
         if self.moves:
             self._moments.ended_s = perf_counter()
             output = replace(

@@ -285,6 +285,18 @@ def test_an_engine_whose_run_has_ended_is_as_good_as_lost(
     assert done.output.error is None
 
 
+def test_text_that_a_replica_held_back_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends a work tells it; where that goes on elsewhere, it is written again there."""
+    held = {"text": "y", "token_ids": [], "logprobs": None}
+    broken = {"output": {**_output((5,)), "error": "out of memory"}, "blame": "engine"}
+    end = {"output": {**_output((5, 5)), "text": "xyxy"}, "blame": None}
+    later = {"text": "yx", "token_ids": [5], "logprobs": None}
+    done, _, told = outcome(monkeypatch, [TAKEN, TOKEN, held, broken], [TAKEN, later, held, end])
+    assert done.output is not None
+    assert "".join(each.text for each in told) == done.output.text == "xyxy"
+    assert told[-1].output is done.output
+
+
 def test_once_begun_it_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     full = refused(RequestError("full", code="SW-QUEUE-FULL"))
     end = {"output": _output((5,)), "blame": None}

@@ -287,10 +287,10 @@ def test_an_engine_whose_run_has_ended_is_as_good_as_lost(
 
 def test_text_that_a_replica_held_back_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends a work tells it; where that goes on elsewhere, it is written again there."""
-    held = {"text": "y", "token_ids": [], "logprobs": None}
-    broken = {"output": {**_output((5,)), "error": "out of memory"}, "blame": "engine"}
+    held: Message = {"text": "y", "token_ids": [], "logprobs": None}
+    broken: Message = {"output": {**_output((5,)), "error": "out of memory"}, "blame": "engine"}
     end = {"output": {**_output((5, 5)), "text": "xyxy"}, "blame": None}
-    later = {"text": "yx", "token_ids": [5], "logprobs": None}
+    later: Message = {"text": "yx", "token_ids": [5], "logprobs": None}
     done, _, told = outcome(monkeypatch, [TAKEN, TOKEN, held, broken], [TAKEN, later, held, end])
     assert done.output is not None
     assert "".join(each.text for each in told) == done.output.text == "xyxy"

@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,7 @@ def test_layers_that_keep_states_are_adapted_in_rows_of_any_length(
     base = tmp_path / "base"
     tokenizer, config = tiny_tokenizer(), tiny_config("lfm2")
     assert config is not None
+    config = deepcopy(config)  # there is one for all tests
     config.vocab_size, config.eos_token_id = len(tokenizer), 0
     built(config, torch.float32).save_pretrained(base)
     tokenizer.save_pretrained(base)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,7 @@ def test_a_model_whose_layers_have_no_keys_has_blocks_for_its_tokens(
     """Blocks are counted for each request, though nothing is kept in them."""
     config = tiny_config("lfm2")
     assert config is not None
+    config = deepcopy(config)  # there is one for all tests
     config.layer_types = ["conv"] * len(config.layer_types)
     model = CausalLM.wrap(built(config, torch.float32), invariant=False)
     assert all(each.elements == 0 for each in model.layer_shapes)

@@ -338,6 +338,7 @@ def _check_classes(graph: StepGraph) -> None:
                 problem = f"{vertex.name!r} has the class {users!r} for {name!r}, {problem}"
                 raise _wrong(vertex.node, "SW-CLASS", problem, "Or drop the class.")
     for state in graph.states.values():
+        seen: set[tuple[str, str]] = set()
         for *pair, steps in state.leases:
             where = f"state {state.name!r}"
             whole(where, "a lease", steps, -MAX_DISTANCE, code="SW-LEASE")
@@ -351,13 +352,10 @@ def _check_classes(graph: StepGraph) -> None:
                         code="SW-CLASS",
                         line=state.line,
                     )
-        seen: set[tuple[str, str]] = set()
-        for source, target, _ in state.leases:
+            source, target = pair
             if (source, target) in seen:
                 said_twice = f"the lease of {source!r} to {target!r} is there twice. Drop one."
-                raise GraphError(
-                    f"state {state.name!r}: {said_twice}", code="SW-DUPLICATE", line=state.line
-                )
+                raise GraphError(f"{where}: {said_twice}", code="SW-DUPLICATE", line=state.line)
             seen.add((source, target))
 
 

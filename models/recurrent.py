@@ -205,9 +205,8 @@ class Mixers:
             for version, piece in enumerate(pieces):
                 if version and run.parents is not None:
                     held = _Held(kept, slots, run.parents[:, version])
-                self.at = run.tokens
-                if run.versions:
-                    self.at = slice(run.tokens.start + version, run.tokens.stop, run.length)
+                stride = run.length if run.versions else 1
+                self.at = slice(run.tokens.start + version, run.tokens.stop, stride)
                 made.append(own(piece, **{name: held}))
                 held.keep(kept, slots, version)
             out[0, run.tokens] = torch.cat(made, dim=1).flatten(0, 1)

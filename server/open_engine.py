@@ -117,8 +117,7 @@ class OpenEngine:
         """Hand the prompts in. Raises `ApiError` where one of them cannot be served.
 
         `reasons`: an output begins with a section of reasoning. `only_prompts`: nothing is told of
-        what is drawn after them. `refused`: what is told of a
-        grammar that cannot be followed.
+        what is drawn after them. `refused`: what is told of a grammar that cannot be followed.
         """
         self.check_open()
         model = self.model_named(asked.model)

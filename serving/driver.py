@@ -105,14 +105,11 @@ class Driver:
             try:
                 report = self._engine.run(table, trace=recorder)
             except BaseException as error:
-                if self._role.broken(error):
-                    self._thread = None
-                    if trace is not None:
-                        trace.ended.set()
-                    return
-                self._ended = left_behind(error)
-                self._replace_table(error)
-                if self._ended:
+                over = self._role.broken(error)
+                if not over:
+                    over = self._ended = left_behind(error)
+                    self._replace_table(error)
+                if over:
                     self._thread = None
                     if trace is not None:
                         trace.ended.set()

@@ -12,8 +12,6 @@ EXACT: Final = 2**53
 SURE_DIGITS: Final = 15
 """Decimal digits that a double always keeps."""
 
-BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
-
 Number = int | float
 
 
@@ -33,7 +31,13 @@ def is_double(number: Number) -> bool:
     """Whether it is the same after it was read as a double and written with 15 digits."""
     if isinstance(number, int):
         return abs(number) <= EXACT
-    return len(_decimal(number).digits) <= SURE_DIGITS
+    return len(digits(number)) <= SURE_DIGITS
+
+
+def digits(number: Number) -> tuple[int, ...]:
+    """Its decimal digits, without zeros at the end."""
+    found: tuple[int, ...] = _decimal(number).digits
+    return found
 
 
 def decimals(number: Number) -> int:

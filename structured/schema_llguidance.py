@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from decimal import Decimal
 from typing import Final
 
-from .number_limits import BOUNDS, is_double, next_to_bound
+from .number_limits import digits, is_double, next_to_bound
 from .regex_syntax import Regex
 from .schema_case import Case
 from .schema_document import Schema
-from .schema_terms import NOTHING, Layer, Node
+from .schema_terms import BOUNDS, NOTHING, Layer, Node
 from .schema_writer import SchemaWriter, whole
 
 LARGEST_STEP: Final = 9999
@@ -25,7 +24,7 @@ class LLGuidanceWriter(SchemaWriter):
         return is_double(number)
 
     def number(self, case: Case) -> Schema:
-        for keyword in sorted(BOUNDS & set(case.parts)):
+        for keyword in sorted(set(BOUNDS) & set(case.parts)):
             if not is_double(case.parts[keyword]):
                 self.note(case, keyword, f"{keyword!r} has more digits than can be enforced")
         passed = next_to_bound(case.parts) if case.type == "number" else None
@@ -33,8 +32,7 @@ class LLGuidanceWriter(SchemaWriter):
             what = f"{passed!r} cannot be enforced: the other bound is less than 1 away"
             self.note(case, passed, what)
         step = case.parts.get("multipleOf", 1)
-        digits = Decimal(repr(step)).normalize().as_tuple().digits
-        if int("".join(map(str, digits))) > LARGEST_STEP:
+        if int("".join(map(str, digits(step)))) > LARGEST_STEP:
             what = f"'multipleOf' with more digits than {LARGEST_STEP} has cannot be enforced"
             self.note(case, "multipleOf", what)
             parts = {key: value for key, value in case.parts.items() if key != "multipleOf"}

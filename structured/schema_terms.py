@@ -106,7 +106,7 @@ _COUNTS: Final = {
     "minProperties": OBJECTS,
     "maxProperties": OBJECTS,
 }
-_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _APPLICATORS: Final = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "dependencies")
 """Keywords through which other schemas have a say about the same value."""
 
@@ -161,7 +161,7 @@ def _values(place: str, schema: Schema) -> list[Term]:
 
 def _numbers(place: str, schema: Schema) -> list[Term]:
     found: list[Term] = []
-    for keyword in _BOUNDS:
+    for keyword in BOUNDS:
         if keyword not in schema:
             continue
         value = schema[keyword]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from .number_limits import BOUNDS, EXACT, decimals
+from .number_limits import EXACT, decimals
 from .regex_syntax import Regex, finds
 from .regex_text import json_text, longest_count
 from .schema_case import Case
 from .schema_document import Schema
-from .schema_terms import NOTHING, Layer, Node
+from .schema_terms import BOUNDS, NOTHING, Layer, Node
 from .schema_writer import SchemaWriter, whole
 
 LONGEST_PATTERN: Final = 128
@@ -38,7 +38,7 @@ class XGrammarWriter(SchemaWriter):
         return not isinstance(number, int) or number in _INTEGERS  # a double with all its digits
 
     def number(self, case: Case) -> Schema:
-        bounds = BOUNDS & set(case.parts)
+        bounds = set(BOUNDS) & set(case.parts)
         if "multipleOf" in case.parts and (case.type != "integer" or bounds):
             what = "'multipleOf' can be enforced for 'integer' without bounds only"
             self.note(case, "multipleOf", what)

@@ -133,10 +133,17 @@ class GrammarService:
 
     def _drop_cancelled(self) -> None:
         """Forget what nobody wants any more; with the lock."""
-        left = [each for each in self._waiting if all(f.cancelled() for f in self._asked[each])]
-        for spec in left:
+        for spec in [each for each in self._waiting if not self._is_wanted(each)]:
             self._waiting.remove(spec)
-            del self._asked[spec]
+            self._forget(spec)
+
+    def _is_wanted(self, spec: GrammarSpec) -> bool:
+        return not all(future.cancelled() for future in self._asked[spec])
+
+    def _forget(self, spec: GrammarSpec) -> None:
+        """Tell whoever waits for one of its futures that all of these are cancelled."""
+        for future in self._asked.pop(spec):
+            future.set_running_or_notify_cancel()
 
     def _next(self) -> GrammarSpec | None:
         """The next grammar that somebody still wants; None when the service is closed."""
@@ -147,7 +154,6 @@ class GrammarService:
                 if not self._waiting:
                     return None
                 spec = self._waiting.popleft()
-                if not all(future.cancelled() for future in self._asked[spec]):
+                if self._is_wanted(spec):
                     return spec
-                for future in self._asked.pop(spec):
-                    future.set_running_or_notify_cancel()
+                self._forget(spec)

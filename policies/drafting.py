@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
 
+from .estimates import Estimates, Unsure, estimated, hoped
 from .policy import Policy
 
 
@@ -40,13 +41,17 @@ class DraftView(NamedTuple):
     came: Mapping[int, int] = MappingProxyType({})
     """How many steps with about as many rows there were so far, by the same."""
     last: int = 0  # the most drafts that rows were offered in the last of these; 0: there was none
+    stays: int = 0  # in how many of these in a row
+    before: int = 0  # what it was before; 0: nothing
     usual: int = 0  # of about as many rows, the number that these steps had most often; 0: of none
     gained: Mapping[int, float] = MappingProxyType({})
     """How many tokens windows came to, by their drafts, where such windows came up often. Windows
     that were in flight when their text ended came to none."""
-    unsure: Mapping[int, Mapping[int, float]] = MappingProxyType({})
-    """By what share the speed with one number of drafts may be off against that with another, for
-    numbers that `took_us` and `gained` have: a standard deviation."""
+    took_unsure: Unsure = MappingProxyType({})
+    """By what share `took_us` of one number of drafts may be off against that of another: standard
+    deviations of logarithms of their quotients."""
+    gained_unsure: Unsure = MappingProxyType({})
+    """The same of `gained`."""
 
 
 @runtime_checkable
@@ -185,9 +190,10 @@ class Fastest(Policy):
     All rows are offered alike, since a step computes as many drafts for each as for the row with
     most; and about as many rows alike, since each number brings shapes of steps. Steps of a shape
     that is new are slow until they are recorded, so the last number with about as many rows stays
-    until what another promises would repay that within as many steps as there were. Ever more
-    seldom another number is tried for a few steps: one that was not measured, so that wrong periods
-    are found out, or one that may be as fast for all that is known.
+    until what another promises would repay that within as many steps as there were. Another number
+    is tried for a few steps where what that may show is worth its cost: one of which little is
+    known, or that is about as fast. Ever more seldom: trials take less than a step in twenty after
+    some thousand steps.
     """
 
     rows: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -245,27 +251,47 @@ class Fastest(Policy):
         return self.windows
 
     def drafts(self, row: DraftView) -> int:
-        last, steps = min(row.last, self._longest(row)), sum(row.came.values())
-        if last and steps % EVERY:
-            return last
-        periods = corrected(self._periods(row.usual or row.rows)[: row.most], row.took_us)
-        tokens = self._tokens(row)
-        rates = [count / us for count, us in zip(tokens, periods, strict=False)]
-        if tried := _trial(rates, row):
+        most, steps = min(row.most, len(self._table[0])), sum(row.came.values())
+        last, since = min(row.last, most), since_trial(steps)
+        if last and (steps % EVERY or 0 < since < 2 * TRIAL):
+            # Figures of two numbers are compared where one comes before and after the other.
+            is_over = since == TRIAL and row.stays <= TRIAL and 0 < row.before <= most
+            return row.before if is_over else last
+        offered = [drafts for drafts in row.came if 1 <= drafts <= most]
+        usual = max(offered, key=row.came.__getitem__, default=most)
+        speeds = self._speeds(row, most, usual)
+        if last and not since and (tried := self._tried(row, speeds, last, usual)):
             return tried
-        best = best_of(rates)
-        if not last or rates[best - 1] > (1 + self._repaid(best, last, row.came)) * rates[last - 1]:
-            return best
-        return last
+        best = max(range(1, most + 1), key=lambda drafts: speeds.means[drafts - 1])
+        more = speeds.means[best - 1] - speeds.means[last - 1] if last else 1.0
+        return best if more > self._repaid(best, last, row.came) else last
 
-    def _tokens(self, row: DraftView) -> list[float]:
-        """What windows with 1, 2, … drafts come to: looking at them takes longer than the rest."""
-        if all(drafts in row.gained for drafts in range(1, row.most + 1)):
-            return counted([1.0] * row.most, row.gained)
-        return counted(tokens_of(shares(row.settled, row.most)), row.gained)
+    def _speeds(self, row: DraftView, most: int, base: int) -> Estimates:
+        """Tokens per time with 1, 2, … drafts. Unsure is only what measuring would show."""
+        periods = self._periods(row.usual or row.rows)[:most]
+        took = estimated(periods, row.took_us, row.took_unsure, base, PERIODS_OFF)
+        comes_to = tokens_of(shares(row.settled, most))
+        gained = estimated(comes_to, row.gained, row.gained_unsure, base, TOKENS_OFF)
+        return gained.as_sure(base not in row.gained).over(took.as_sure(base not in row.took_us))
 
-    def _longest(self, row: DraftView) -> int:
-        return min(row.most, len(self._table[0]))
+    def _tried(self, row: DraftView, speeds: Estimates, last: int, usual: int) -> int:
+        """The number that is worth a trial most; 0: none is worth what it costs, in steps.
+
+        A trial costs the time by which the number is thought to be slower, and what new shapes do.
+        What it is worth is what it may show, for all steps that are thought to come.
+        """
+        ahead, best, found = max(AHEAD, sum(row.came.values())), 0.0, 0
+        for drafts, (mean, variance) in enumerate(zip(*speeds, strict=True), start=1):
+            if drafts == last:
+                continue
+            more = mean - speeds.means[last - 1]
+            unsure = variance if last == usual else variance + speeds.variances[last - 1]
+            shown = hoped(more, DISTURBED**2 * unsure) - max(0.0, more)
+            new = max(0.0, self.change - row.came.get(drafts, 0))
+            worth = shown * ahead - TRIAL * max(0.0, -more) - new - CHANGED
+            if worth > best:
+                best, found = worth, drafts
+        return found
 
     def _repaid(self, drafts: int, last: int, came: Mapping[int, int]) -> float:
         """By what share `drafts` must be faster than the `last` number, to be gone over to.
@@ -286,74 +312,52 @@ class Fastest(Policy):
         return [less + share * (more - less) for less, more in pairs]
 
 
-UNTRIED = 128
-"""Steps with about as many rows before the first trial of another number of drafts. The second
-comes after twice as many, and so on: trials take an ever smaller share of the time."""
+PERIODS_OFF = 0.3
+"""By what share given periods may be off from one number of drafts to the next."""
 
-AGAIN = 8192
-"""From so many steps on there is a trial after each as many: what is kept may have changed."""
+TOKENS_OFF = 0.05
+"""The same of what windows come to, as it is told by the last ones, which had other numbers."""
+
+DISTURBED = 1.5
+"""So many times as unsure figures are thought to be as they are told: those that follow each other
+may be disturbed alike."""
+
+UNTRIED = 128
+"""Steps with about as many rows before the first trial of another number of drafts, and between the
+beginnings of two, at least."""
 
 TRIAL = 48
-"""Steps of a trial: after so many a shape that is new has been recorded and measured."""
+"""Steps of a trial: after so many a shape that is new has been recorded and measured. In as many
+after them the number before has its turn again."""
 
-OFTEN = 2
-"""So many trials, for each doubling of the steps, of numbers that were measured and may be faster
-for all that is known: where two are about as fast a trial costs little, and the wrong one of them
-for ever costs more."""
+OFTEN = 8
+"""Trials while the number of steps doubles, at most: they take an ever smaller share of the time,
+whatever they show. Which are made is told by what they are worth."""
 
-EVERY = 8
+AGAIN = 8192
+"""The most steps between the beginnings of two trials: what is kept may have changed."""
+
+CHANGED = 4
+"""What a trial costs at least, in steps: two changes of the number."""
+
+EVERY = 16
 """Steps after which the numbers are compared again."""
 
-AHEAD = 4096
-"""Steps that are thought to come at least, when a change has to repay what it costs; after that, as
-many as there were."""
+AHEAD = 12288
+"""Steps that are thought to come at least, when a change has to repay what it costs, or a trial;
+after that, as many as there were."""
 
 NOISE = 0.01
 """A promise that is higher by this share may be chance."""
 
-HOPE = 0.5
-"""By this share a number that was never measured may be faster than thought."""
 
-DOUBT = 0.05
-"""By this share one may be that was, where nobody says by how much."""
-
-
-def _trial(rates: Sequence[float], row: DraftView) -> int:
-    """The number of drafts that is to be tried now: what may be fastest but for the usual one.
-
-    0: there is no trial now, or none may be faster than what came up most. `rates` are those of 1,
-    2, … drafts.
-    """
-    steps = sum(row.came.values())
-    of_any, of_measured = _since_trial(steps), _since_comparison(steps)
-    since = min(of_any, of_measured)
-    offered = [drafts for drafts in row.came if 1 <= drafts <= len(rates)]
-    if since >= TRIAL or not offered:
-        return 0
-    usual = max(offered, key=row.came.__getitem__)
-    off = row.unsure.get(usual, {})
-    doubts = {drafts: off.get(drafts, DOUBT) for drafts in row.took_us}
-    hoped = {
-        drafts: rate * (1 + doubts.get(drafts, HOPE))
-        for drafts, rate in enumerate(rates, start=1)
-        if drafts != usual and (of_any < TRIAL or drafts in off)
-    }
-    tried = max(hoped, key=hoped.__getitem__, default=0)
-    return tried if tried and hoped[tried] > rates[usual - 1] else 0
-
-
-def _since_trial(steps: int) -> int:
-    """How many of so many steps have passed since the last trial of any number began."""
-    if steps >= AGAIN:
-        return steps % AGAIN
-    doubled = (steps // UNTRIED).bit_length()
-    return steps - (UNTRIED << (doubled - 1)) if doubled else TRIAL
-
-
-def _since_comparison(steps: int) -> int:
-    """The same of a trial of numbers that were measured."""
-    apart = max(UNTRIED, (1 << steps.bit_length()) // (2 * OFTEN))
-    return (steps - apart // 2) % min(AGAIN, apart) if steps >= UNTRIED else TRIAL
+def since_trial(steps: int) -> int:
+    """How many of so many steps have passed since a trial could begin last; before, as if it had
+    been over. Raises nothing."""
+    if steps < UNTRIED:
+        return UNTRIED
+    doubled = 1 << steps.bit_length() - 1
+    return (steps - doubled) % min(AGAIN, max(UNTRIED, doubled // OFTEN))
 
 
 PRIOR = 0.8
@@ -407,57 +411,9 @@ def _of_trees(windows: Sequence[Window], most: int) -> list[float]:
     return found
 
 
-LEAST = 0.5
-"""What drafts are thought to add at least, as a share of what was predicted. Between two numbers
-they may add nothing, where products take as long for both, but hardly between any two."""
-
-
-def corrected(predicted: Sequence[float], took: Mapping[int, float]) -> list[float]:
-    """The times of steps with 1, 2, … drafts: as they were measured, else as predicted.
-
-    Predictions are corrected by what measured times are to theirs: one in proportion, several by
-    what more drafts added, half of what was predicted at least. A step that computes more tokens
-    takes no less time, and no more for each: part of it is the same for any number. Raises nothing
-    of its own.
-    """
-    known = {drafts: us for drafts, us in took.items() if 1 <= drafts <= len(predicted)}
-    if not known:
-        return list(predicted)
-    least, most = min(known), max(known)
-    if least == most:
-        return [known[most] / predicted[most - 1] * us for us in predicted]
-    added, expected = known[most] - known[least], predicted[most - 1] - predicted[least - 1]
-    off = max(LEAST, added / expected) if expected > 0 else 1.0
-    found = []
-    for drafts, us in enumerate(predicted, start=1):
-        beside = min(known, key=lambda each: (abs(each - drafts), each))
-        guess = known[beside] + off * (us - predicted[beside - 1])
-        in_proportion = known[beside] * (drafts + 1) / (beside + 1)
-        found.append(sorted((known[beside], guess, in_proportion))[1])
-    return found
-
-
 def tokens_of(kept: Sequence[float]) -> list[float]:
     """Tokens of a window with 1, 2, … drafts, where `kept` is as below. Raises nothing."""
     return [*accumulate(kept, initial=1.0)][1:]
-
-
-def counted(thought: Sequence[float], gained: Mapping[int, float]) -> list[float]:
-    """Tokens of windows with 1, 2, … drafts: as they were counted, else as thought.
-
-    What is thought is corrected by what the nearest number that was counted came to. More drafts
-    come to no fewer tokens; fewer than one a window are possible, where texts end after a few
-    windows. Raises nothing of its own.
-    """
-    known = {drafts: tokens for drafts, tokens in gained.items() if 1 <= drafts <= len(thought)}
-    if not known:
-        return list(thought)
-    found: list[float] = []
-    for drafts, tokens in enumerate(thought, start=1):
-        beside = min(known, key=lambda each: (abs(each - drafts), each))
-        least = found[-1] if found else 0.0
-        found.append(max(least, min(drafts + 1.0, tokens * known[beside] / thought[beside - 1])))
-    return found
 
 
 def tokens_per_time(kept: Sequence[float], periods: Sequence[float]) -> list[float]:

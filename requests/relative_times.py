@@ -7,44 +7,26 @@ texts that are now easier and now harder.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp, hypot, log
-from typing import TypeAlias
+from math import exp, log
 
 DRIFT = 0.01**2
-"""How far the machine's speed moves from one time to the next: variance of its logarithm."""
+"""How far the machine's speed moves from one time to the next, at least: variance of its
+logarithm."""
 
 NOISE = 0.03**2
-"""How far a single time is off, where nobody says otherwise: variance of its logarithm."""
+"""The same of how far a single time is off, where nobody says otherwise."""
+
+REMEMBERED = 32
+"""Differences of times that follow each other: the last so many tell how large both are."""
 
 UNKNOWN = 1.0
 """The same of a kind that has not been seen: it may take three times as long as another."""
 
-WANDERS = 0.002**2
+WANDERS = 0.0005**2
 """How far a kind itself moves against the others, as texts grow: from one time to the next."""
 
 STRAY = 3.0
 """A time that is more standard deviations off than this counts as if it were so many."""
-
-Unsure: TypeAlias = Mapping[int, Mapping[int, float]]
-"""For each pair of kinds the standard deviation of the logarithm of their quotient."""
-
-
-class Doubts:
-    """How unsure quotients are of two figures of each kind, where either is known so well."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Unsure, Unsure, Unsure] = {}, {}, {}
-
-    def of(self, one: Unsure, other: Unsure) -> Unsure:
-        """Of kinds that both have. Asked each step, of what seldom changes. Raises nothing."""
-        if one is not self._last[0] or other is not self._last[1]:
-            both = {
-                kind: {than: hypot(off, known[than]) for than, off in by.items() if than in known}
-                for kind, by in one.items()
-                if (known := other.get(kind)) is not None
-            }
-            self._last = one, other, both
-        return self._last[2]
 
 
 class RelativeTimes:
@@ -54,16 +36,23 @@ class RelativeTimes:
     that were measured minutes apart say little of which is longer. Here the logarithm of a time is
     the sum of its kind's level, of a drift that is the same for all kinds, and of noise: a Kalman
     filter (R. E. Kalman, 1960) follows the first two. Times of two kinds that follow each other
-    tell the difference of their levels, as paired measurements do; later ones tell the drift.
+    tell the difference of their levels, as paired measurements do; later ones tell the drift. How
+    large drift and noise are is told by times of one kind that follow each other: what differs by
+    noise goes back the next time, what differs by drift does not.
     """
 
     def __init__(
         self, noise: float = NOISE, drift: float = DRIFT, wanders: float = WANDERS
     ) -> None:
         """`noise`: how far a single figure is off, as the variance of its logarithm; `drift`: how
-        far all move from one to the next; `wanders`: how far one of them moves alone.
+        far all move from one to the next: either at least. `wanders`: how far one of them moves
+        alone.
         """
         self._noise, self._drift, self._wanders = noise, drift, wanders
+        self._least_noise, self._least_drift = noise, drift
+        self._apart, self._back = 2 * noise + drift, noise  # of differences: square, and product
+        self._last: tuple[int, float] | None = None
+        self._difference: float | None = None  # of the last two, if both are of one kind
         self._place: dict[int, int] = {}
         self._mean = [0.0]  # the drift, then the level of each kind
         self._shared = [[0.0]]  # covariances of these
@@ -74,6 +63,7 @@ class RelativeTimes:
         Raises `ValueError` if that is not above 0.
         """
         logarithm = log(us)
+        self._look(kind, logarithm)
         place = self._place.get(kind)
         if place is None:
             place = self._place[kind] = len(self._mean)
@@ -93,12 +83,27 @@ class RelativeTimes:
             for other, with_it in enumerate(seen):
                 row[other] -= share * with_it / variance
 
+    def _look(self, kind: int, logarithm: float) -> None:
+        """How far it is from the last one, and how far that was from the one before."""
+        before, self._last = self._last, (kind, logarithm)
+        if before is None or before[0] != kind:
+            self._difference = None
+            return
+        most = STRAY * self._apart**0.5
+        difference = max(-most, min(most, logarithm - before[1]))
+        self._apart += (difference**2 - self._apart) / REMEMBERED
+        if self._difference is not None:
+            self._back += (-difference * self._difference - self._back) / REMEMBERED
+        self._difference = difference
+        self._noise = max(self._least_noise, self._back)
+        self._drift = max(self._least_drift, self._apart - 2 * self._noise)
+
     def now(self) -> Mapping[int, float]:
         """What a step of each kind that was noted would take now, in µs."""
         drift = self._mean[0]
         return {kind: exp(drift + self._mean[place]) for kind, place in self._place.items()}
 
-    def unsure(self) -> Unsure:
+    def unsure(self) -> Mapping[int, Mapping[int, float]]:
         """By what share times of two kinds that were noted may be off against each other: for each
         pair the standard deviation of the logarithm of their ratio.
         """

@@ -265,6 +265,7 @@ class StepRows:
         if most not in self._withheld_from_all:
             times, settled = self._table.step_times, self._table.windows
             usual = times.usual(running)
+            last, stays, before = times.offered(running)
             view = DraftView(
                 most=most,
                 rows=running,
@@ -272,10 +273,13 @@ class StepRows:
                 settled=settled,
                 took_us=times.of(usual),
                 came=times.came(running),
-                last=times.offered(running),
+                last=last,
+                stays=stays,
+                before=before,
                 usual=usual,
                 gained=self._table.gains.now(),
-                unsure=self._table.doubts.of(times.unsure(usual), self._table.gains.unsure()),
+                took_unsure=times.unsure(usual),
+                gained_unsure=self._table.gains.unsure(),
             )
             self._withheld_from_all[most] = self._decisions.withheld(view)
         return self._withheld_from_all[most]

@@ -45,7 +45,8 @@ class StepTimes:
         self._now: dict[int, Mapping[int, float]] = {}
         self._unsure: dict[int, Mapping[int, Mapping[int, float]]] = {}
         self._came: dict[int, dict[int, int]] = {}
-        self._offered: dict[int, int] = {}
+        # The last, for how long, and the one before.
+        self._offered: dict[int, tuple[int, int, int]] = {}
         self._rows: dict[int, Counter[int]] = {}
 
     def scheduled(self, rows: Sequence[ScheduledRow]) -> None:
@@ -55,7 +56,11 @@ class StepTimes:
             came = self._came.setdefault(_about(kind[0]), {})
             came[kind[1]] = came.get(kind[1], 0) + 1
             self._rows.setdefault(_about(kind[0]), Counter())[kind[0]] += 1
-            self._offered[_about(kind[0])] = max(row.drafts for row in rows)
+            offered = max(row.drafts for row in rows)
+            last, stays, before = self.offered(kind[0])
+            self._offered[_about(kind[0])] = (
+                (last, stays + 1, before) if offered == last else (offered, 1, last)
+            )
 
     def settled(self, rows: Sequence[ScheduledRow]) -> None:
         """The results of a step of these rows are there.
@@ -91,9 +96,11 @@ class StepTimes:
         """How many steps of about as many rows there were, by the drafts of their widest window."""
         return self._came.get(_about(rows), {})
 
-    def offered(self, rows: int) -> int:
-        """The most drafts that a row was offered in the last of these; 0 where there was none."""
-        return self._offered.get(_about(rows), 0)
+    def offered(self, rows: int) -> tuple[int, int, int]:
+        """The most drafts that a row was offered in the last of these, in how many in a row, and
+        what it was before; 0 where there was none.
+        """
+        return self._offered.get(_about(rows), (0, 0, 0))
 
     def _note(self, kind: tuple[int, int], took_us: float) -> None:
         number = self._number[kind] = self._number.get(kind, 0) + 1

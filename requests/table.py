@@ -24,7 +24,6 @@ from .inbox import Inbox
 from .limits import Limits
 from .pacer import Pacer
 from .pools import KeyPool, Leases
-from .relative_times import Doubts
 from .request import FinishReason, Request
 from .spans import RequestLog
 from .step_counts import StepCount, StepCounts, step_mode
@@ -93,7 +92,7 @@ class RequestTable:
         self.pacer = Pacer(policies.admission)
         self.decisions = Decisions(policies)
         self.windows: deque[Window] = deque(maxlen=self.decisions.past_windows)
-        self.gains, self.doubts = WindowGains(), Doubts()
+        self.gains = WindowGains()
         # Ranks must decide alike: they count, and measure nothing.
         self.step_times = StepTimes(perf_counter if witness is None else None, learning)
         self._uncommitted: deque[int] = deque()  # query tokens of each step in flight

@@ -20,14 +20,15 @@ TOLD = 8
 """Means after which what is known is told anew: telling takes longer than noting."""
 
 NOISE = 0.15**2
-"""How far such a mean is off: variance of its logarithm. It is 0.06 to 0.08 by chance; means that
-follow each other are of the same texts, so several are hardly better than one."""
+"""How far such a mean is off, at least: variance of its logarithm. It is 0.06 to 0.08
+by chance; means that follow each other are of the same texts, so several are hardly better than
+one."""
 
 DRIFT = 0.005**2
-"""How far texts become easier or harder from one mean to the next. Seldom: what a kind of text has
-more of than another comes and goes."""
+"""How far texts become easier or harder from one mean to the next, at least. Seldom: what a kind of
+text has more of than another comes and goes."""
 
-WANDERS = 0.001**2
+WANDERS = 0.0005**2
 """How far one number of drafts does against the others."""
 
 

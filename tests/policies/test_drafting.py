@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import accumulate, product
-from math import prod, sin
+from itertools import accumulate, islice, pairwise, product
+from math import exp, hypot, prod, sin, sqrt
 from operator import mul
 from statistics import mean
 from typing import Any
@@ -20,6 +20,7 @@ from stepweave.policies import drafting
 from stepweave.policies.acceptance import Coupled, Rejection
 from stepweave.policies.chosen import Policies
 from stepweave.policies.drafting import (
+    AGAIN,
     EVERY,
     TRIAL,
     UNTRIED,
@@ -31,21 +32,21 @@ from stepweave.policies.drafting import (
     Window,
     best_of,
     chances,
-    corrected,
-    counted,
     shares,
+    since_trial,
     tokens_per_time,
 )
 from stepweave.policies.errors import PolicyError
 from stepweave.policies.policy import Policy
 from stepweave.requests import step_times
-from stepweave.requests.batch import RequestSpec, ScheduledRow
+from stepweave.requests.batch import ScheduledRow
 from stepweave.requests.decisions import Decisions
 from stepweave.requests.params import SamplingParams
 from stepweave.requests.request import Request
 from stepweave.requests.step_times import FIRST, StepTimes
 from stepweave.requests.window_gains import WindowGains
 from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_requests
+from tests.policies.on_paper import of_steps, window_of
 from tests.policies.samples import sample
 
 K = 4
@@ -93,17 +94,6 @@ def test_the_best_length_is_that_of_trying_all_lengths(seed: int) -> None:
         assert rate(best) == pytest.approx(max(map(rate, range(1, len(periods) + 1))))
 
 
-def test_what_was_measured_counts_and_corrects_what_was_predicted() -> None:
-    assert corrected([100.0, 200.0], {}) == [100.0, 200.0]
-    assert corrected([100.0, 200.0], {2: 300.0}) == [150.0, 300.0]
-    assert corrected([100.0, 200.0, 400.0], {1: 50.0, 2: 300.0}) == [50.0, 300.0, 400.0]
-    assert corrected([100.0], {5: 7.0}) == [100.0], "more drafts than it may be offered"
-    assert corrected([10.0, 11.0, 12.0], {2: 60.0, 3: 70.0}) == [50.0, 60.0, 70.0], "10 for each"
-    assert corrected([10.0, 11.0, 12.0], {1: 60.0, 2: 61.0})[2] == 62.0
-    assert corrected([10.0, 11.0, 12.0], {1: 20.0, 2: 60.0})[2] == 80.0, "no more than a token"
-    assert corrected([10.0, 11.0, 12.0], {1: 20.0, 3: 15.0}) == [20.0, 20.5, 15.0], "nor less"
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_fastest_finds_the_best_length_though_predictions_are_wrong(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -125,8 +115,7 @@ def test_fastest_finds_the_best_length_though_predictions_are_wrong(
         times.settled([window_of(drafts)])
         got = next((place for place in range(drafts) if draw.random() > kept[place]), drafts)
         windows.append(Window(drafts, got))
-        of_steps = times.of(1), times.came(1), offered[-1]
-        seen = DraftView(5, 1, (), windows, 0, *of_steps, unsure=times.unsure(1))
+        seen = DraftView(5, 1, (), windows, **of_steps(times, 1))
         offered.append(policy.drafts(seen))
         if step >= 8 * 128 + TRIAL:  # four trials
             spent, gained = spent + takes[drafts - 1], gained + got + 1
@@ -135,12 +124,6 @@ def test_fastest_finds_the_best_length_though_predictions_are_wrong(
         for drafts in range(1, 6)
     ]
     assert gained / spent > 0.95 * max(rates), (rates, Counter(offered))
-
-
-def window_of(drafts: int, uid: int = 0) -> ScheduledRow:
-    """A row that decodes a window with so many drafts."""
-    spec = RequestSpec(uid, str(uid), ASKED[0], prompt_tokens=1, window=drafts + 1)
-    return ScheduledRow(spec, uid, 0, ())
 
 
 @pytest.mark.parametrize(("rows", "a_token"), [(1, 60.0), (4, 120.0), (16, 20.0), (16, 60.0)])
@@ -168,8 +151,7 @@ def test_fastest_keeps_to_the_best_length_where_new_shapes_are_slow(
         many = max(1, rows - step // 50 % 2)
         scheduled = [window_of(width, uid) for uid in range(many)]
         times.scheduled(scheduled)
-        of_steps = times.of(many), times.came(many), times.offered(many)
-        seen = DraftView(5, many, (), settled, 0, *of_steps, unsure=times.unsure(many))
+        seen = DraftView(5, many, (), settled, **of_steps(times, many))
         after = policy.drafts(seen)
         shapes[shape := (many, width, after)] += 1
         slow = 2.0 if shapes[shape] < 9 else 12.0 if shapes[shape] == 9 else 1.0
@@ -201,69 +183,152 @@ def test_fastest_goes_over_to_another_length_only_where_that_repays_new_shapes()
         seen = DraftView(K, 1, (), good, came=came, last=last)
         return Fastest(rows=(1,), periods_us=(periods,), change=256).drafts(seen)
 
-    fourth_is_better = (2.0, 3.0, 4.0, 4.75)  # by 5 %
+    fourth_is_better = (2.0, 3.0, 4.0, 4.92)  # by 1.6 %
     assert offered(fourth_is_better, {}, last=0) == 4
-    assert offered(fourth_is_better, {3: 8}) == 4, "nothing is recorded yet that would be lost"
+    assert offered(fourth_is_better, {3: 16}) == 4, "nothing is recorded yet that would be lost"
     assert offered(fourth_is_better, {3: 240}) == 3
-    assert offered(fourth_is_better, {3: 200}, last=0) == 4
-    assert offered(fourth_is_better, {3: 316, 4: 300}) == 4, "its shapes are recorded"
-    assert offered(fourth_is_better, {3: 317, 4: 300}) == 3, "it looks again every few steps only"
-    assert offered(fourth_is_better, {3: 8000}) == 4, "it may go on for as long"
-    assert offered((2.0, 3.0, 4.0, 4.4), {3: 200}) == 4, "by 13 %"
-    assert offered((2.0, 3.0, 4.0, 4.95), {3: 200, 4: 152}) == 3, "1 % may be chance"
-    assert offered(fourth_is_better, {3: 200}, last=9) == 4, "no row here has so many"
+    assert offered(fourth_is_better, {3: 240}, last=0) == 4
+    assert offered(fourth_is_better, {3: 308, 4: 300}) == 4, "its shapes are recorded"
+    assert offered(fourth_is_better, {3: 309, 4: 300}) == 3, "it looks again every few steps only"
+    assert offered(fourth_is_better, {3: 16112}) == 4, "it may go on for as long"
+    assert offered((2.0, 3.0, 4.0, 4.75), {3: 240}) == 4, "by 5 %"
+    assert offered((2.0, 3.0, 4.0, 4.96), {3: 240, 4: 240}) == 3, "1 % may be chance"
+    assert offered(fourth_is_better, {3: 240}, last=9) == 4, "no row here has so many"
 
 
-def test_trials_of_lengths_become_rarer_and_are_of_what_may_be_faster() -> None:
-    periods = (2.0, 2.2, 2.9, 8.0)
-    policy = Fastest(rows=(1,), periods_us=(periods,))
-
-    def offered(steps: int, *measured: int) -> int:
-        took = {drafts: periods[drafts - 1] for drafts in measured}
-        return policy.drafts(DraftView(K, 1, (), [Window(K, 2)] * 64, 0, took, {2: steps}, 2))
-
-    trials = [UNTRIED << doubled for doubled in range(6)]
-    trials += [8192, 16384, 24576]
-    assert [offered(steps) for steps in trials] == [3] * 9
-    for begun in trials:
-        asked = (begun - 8, begun + 8, begun + TRIAL - 8, begun + TRIAL, begun + 5 * begun // 8)
-        assert [offered(steps) for steps in asked] == [2, 3, 3, 2, 2]
-    of_trial = [offered(UNTRIED, *measured) for measured in ((), (2, 3), (1, 2, 3))]
-    assert of_trial == [3, 1, 2], "a measured one is thought slower by more than doubt allows"
+def test_trials_may_begin_ever_more_seldom() -> None:
+    begins = [steps for steps in range(30_000) if since_trial(steps) == 0]
+    assert begins[:8] == [UNTRIED * count for count in range(1, 9)]
+    assert all(steps % EVERY == 0 for steps in begins), "or it would not be looked at then"
+    apart = [after - before for before, after in pairwise(begins)]
+    assert apart == sorted(apart)
+    assert (apart[0], apart[-1]) == (UNTRIED, 2048)
+    assert since_trial(2**20 + 100) == 100
+    assert since_trial(2**20 + AGAIN) == 0, "what is kept may have changed"
 
 
-def test_of_lengths_that_were_measured_those_are_tried_that_may_well_be_faster() -> None:
-    periods, began = (2.0, 2.2, 2.9, 3.4), UNTRIED + UNTRIED // 2
-    policy = Fastest(rows=(1,), periods_us=(periods,))
-
-    def offered(third: float, *, steps: int = began, first: float = 0.001) -> int:
-        unsure = {2: {1: first, 3: third, 4: 0.001}}
-        took = dict(enumerate(periods, start=1))
-        came = {1: 0, 2: steps, 3: 0, 4: 0}
-        seen = DraftView(K, 1, (), [Window(K, 2)] * 64, 0, took, came, 2, unsure=unsure)
-        return policy.drafts(seen)
-
-    assert offered(0.5) == 3
-    assert offered(0.5, first=2.0) == 1, "what is known least"
-    assert offered(0.01) == 2, "it is known to be slower"
-    assert offered(0.5, steps=began - EVERY) == 2, "there is no trial now"
-    assert offered(0.5, steps=began + TRIAL) == 2
+PERIODS = (2.0, 2.2, 2.9, 3.4)
 
 
-def test_tokens_that_were_counted_count_and_correct_those_that_are_thought() -> None:
-    thought = [1.8, 2.4, 2.8, 3.0]
-    assert counted(thought, {}) == thought
-    assert counted(thought, {9: 3.0}) == thought, "no row is offered as many"
-    assert counted(thought, {2: 2.4}) == pytest.approx(thought)
-    assert counted(thought, {2: 1.2}) == pytest.approx([0.9, 1.2, 1.4, 1.5])
-    assert counted(thought, {1: 1.9, 4: 2.0})[::3] == [1.9, pytest.approx(1.9 * 2.4 / 1.8)]
-    assert counted(thought, {1: 2.0, 4: 1.5}) == pytest.approx(
-        [2.0, 2.4 / 1.8 * 2.0, 2.667, 2.667], rel=1e-3
+def tried(
+    steps: int = 4 * UNTRIED,
+    off: Mapping[int, float] | None = None,
+    measured: Iterable[int] = range(1, K + 1),
+    **more: Any,
+) -> int:
+    """What is offered after so many steps with two drafts, which are fastest by half and more."""
+    unsure = {2: dict(off or {})}
+    for one, another in product(off or {}, repeat=2):
+        unsure.setdefault(one, {2: unsure[2][one]})[another] = hypot(
+            unsure[2][one], unsure[2][another]
+        )
+    view = DraftView(
+        K,
+        1,
+        (),
+        [Window(K, 2)] * 64,
+        took_us={drafts: PERIODS[drafts - 1] for drafts in measured},
+        took_unsure=unsure,
+        came={drafts: steps if drafts == 2 else 0 for drafts in range(1, K + 1)},
+        last=2,
+        stays=steps,
     )
-    assert counted(thought, {1: 1.9, 2: 2.9})[1:] == pytest.approx(
-        [2.9, 2.8 * 2.9 / 2.4, 3.0 * 2.9 / 2.4]
-    )
-    assert counted(thought, {1: 2.4})[0] == 2.0, "a window has one token more than drafts"
+    return Fastest(rows=(1,), periods_us=(PERIODS,)).drafts(view._replace(**more))
+
+
+def test_a_number_is_tried_where_what_that_may_show_is_worth_its_cost() -> None:
+    known = {1: 0.001, 3: 0.001, 4: 0.001}
+    assert tried(off=known) == 2, "all others are known to be slower"
+    assert tried(off=known | {3: 0.3}) == 3, "it may be faster for all that is known"
+    assert tried(off=known | {1: 2.0, 3: 0.3}) == 1, "what is known least"
+    assert tried(off=known | {3: 0.3}, steps=4 * UNTRIED - EVERY) == 2, "no trial begins now"
+    assert tried(off=known | {3: 0.095}) == 2
+    assert tried(off=known | {3: 0.095}, steps=1 << 20) == 3, "for so many steps it is worth it"
+    assert tried(off={1: 0.001, 4: 0.001}, measured=(1, 2, 4)) == 3, "it was not measured"
+    assert tried(measured=()) == 2, "nothing is measured here, so a trial would show nothing"
+
+
+def test_after_a_trial_the_number_before_has_its_turn_again() -> None:
+    """A machine that became slower just when the number changed is found out by that."""
+    trial: dict[str, Any] = {"last": 3, "before": 2, "off": {1: 0.001, 3: 0.3, 4: 0.001}}
+    began = 4 * UNTRIED
+    assert tried(**trial, steps=began + TRIAL - EVERY, stays=TRIAL - EVERY) == 3
+    assert tried(**trial, steps=began + TRIAL, stays=TRIAL) == 2
+    assert tried(**trial, steps=began + TRIAL, stays=TRIAL + EVERY) == 3, "this was no trial"
+    back = {**trial, "last": 2, "before": 3}
+    faster = {drafts: us / (1 + (drafts == 3)) for drafts, us in enumerate(PERIODS, 1)}
+    for since in (TRIAL + EVERY, 2 * TRIAL - EVERY):
+        assert tried(**back, steps=began + since, stays=since - TRIAL, took_us=faster) == 2
+    back["off"] = {1: 0.001, 3: 0.001, 4: 0.001}
+    assert tried(**back, steps=began + 2 * TRIAL, stays=TRIAL, took_us=faster) == 3
+
+
+@pytest.mark.parametrize(("machine", "least"), [("quiet", 0.98), ("busy", 0.95), ("jumps", 0.9)])
+def test_fastest_comes_to_the_best_length_on_machines_that_are_disturbed(
+    machine: str, least: float
+) -> None:
+    shares = [disturbed(machine, random.Random(seed)) for seed in range(4)]
+    assert min(shares) > least, shares
+    assert mean(shares) > 0.97, shares
+
+
+DISTURBED = {"quiet": (0.05, 0.05, 0.0), "busy": (0.15, 0.35, 0.0), "jumps": (0.15, 0.1, 0.4)}
+"""Of single times, of the machine's speed within 500 steps, and by steps at once each 300 or so:
+standard deviations of logarithms."""
+
+
+def disturbed(machine: str, draw: random.Random) -> float:
+    """Tokens per second as a share of those of the best length, from 4,096 steps on of 12,288.
+
+    Periods and how often drafts are kept are about those of the embedded model; texts differ, and
+    end after 96 tokens with one window in flight.
+    """
+    noise, drift, jump = DISTURBED[machine]
+    predicted = (2102.0, 2335.0, 2910.0, 3363.0, 3496.0)
+    off = accumulate(draw.gauss(0, 0.06) for _ in predicted)
+    takes = [us * exp(each) for us, each in zip(predicted, off, strict=True)]
+    texts = [(draw.uniform(0.75, 0.99), draw.uniform(0.6, 0.99)) for _ in range(16)]
+
+    def windows(drafts: Callable[[], int]) -> Iterator[tuple[int, int]]:
+        """Drafts and tokens of windows, text by text."""
+        while True:
+            first, later = draw.choice(texts)
+            left = 96
+            while left > 0:
+                number = drafts()
+                chances = (first if place == 0 else later for place in range(number))
+                got = next(
+                    (n for n, chance in enumerate(chances) if draw.random() > chance), number
+                )
+                yield number, min(left, 1 + got)
+                left -= 1 + got
+            yield drafts(), 0
+
+    comes_to = [mean(t for _, t in islice(windows(lambda k=k: k), 6000)) for k in range(1, 6)]  # type: ignore[misc]
+    policy = Fastest(rows=(1,), periods_us=(predicted,))
+    now, width, speed, level, spent, gained, new = 0.0, [5], 0.0, 0.0, 0.0, 0.0, 0
+    times = StepTimes(clock=lambda: now, learning=lambda: new)
+    settled, gains = deque[Window](maxlen=policy.past), WindowGains()
+    shapes = Counter[tuple[int, int]]()
+    for step, (drafts, tokens) in enumerate(islice(windows(lambda: width[0]), 12288)):
+        times.scheduled([window_of(drafts)])
+        seen = DraftView(5, 1, (), settled, **of_steps(times, 1))
+        seen = seen._replace(gained=gains.now(), gained_unsure=gains.unsure())
+        after = policy.drafts(seen)
+        shapes[drafts, after] += 1
+        is_new = shapes[drafts, after] <= 9
+        new += is_new
+        speed += drift * sqrt(2 / 500) * draw.gauss(0, 1) - speed / 500
+        level = draw.gauss(0, jump) if draw.random() < 1 / 300 else level
+        now += 1e-6 * takes[drafts - 1] * exp(speed + level + draw.gauss(0, noise)) * (1 + is_new)
+        times.settled([window_of(drafts)])
+        gains.note(drafts, tokens)
+        if tokens:
+            settled.append(Window(drafts, tokens - 1))
+        if step >= 4096:
+            spent, gained = spent + takes[drafts - 1], gained + comes_to[drafts - 1]
+        width[0] = after
+    return gained / spent / max(t / us for t, us in zip(comes_to, takes, strict=True))
 
 
 @pytest.mark.parametrize("counts", [True, False])
@@ -293,10 +358,10 @@ def test_fastest_counts_what_windows_come_to_where_long_ones_tell_too_little(cou
         times.settled([window_of(width)])
         if step >= 3000:
             spent, gained = spent + takes[width - 1], gained + got + 1
-        seen = DraftView(
-            5, 1, (), settled, 0, times.of(1), times.came(1), times.offered(1), times.usual(1)
+        seen = DraftView(5, 1, (), settled, **of_steps(times, 1))
+        width = policy.drafts(
+            seen._replace(gained=gains.now(), gained_unsure=gains.unsure()) if counts else seen
         )
-        width = policy.drafts(seen._replace(gained=gains.now()) if counts else seen)
     assert (gained / spent > 0.97 * max(true)) == counts
 
 
@@ -310,7 +375,7 @@ MEASURED_US = {
 
 @pytest.mark.parametrize("rows", MEASURED_US)
 def test_fastest_learns_on_a_machine_that_drifts_from_predictions_that_are_off(rows: int) -> None:
-    shares = [share for seed in range(6) for share in learned(rows, random.Random(seed))]
+    shares = [share for seed in range(4) for share in learned(rows, random.Random(seed))]
     assert min(shares) > 0.95
     assert mean(shares) > 0.98
 
@@ -332,8 +397,7 @@ def learned(rows: int, draw: random.Random) -> list[float]:
         for step in range(3000):
             scheduled = [window_of(width, uid) for uid in range(rows)]
             times.scheduled(scheduled)
-            of_steps = times.of(rows), times.came(rows), times.offered(rows)
-            seen = DraftView(5, rows, (), settled, 0, *of_steps, unsure=times.unsure(rows))
+            seen = DraftView(5, rows, (), settled, **of_steps(times, rows))
             after = policy.drafts(seen)
             drift = 1 + 0.33 * sin((3000 * half + step) / 400)
             now += takes[width - 1] * drift * draw.uniform(0.9, 1.1)
@@ -413,7 +477,7 @@ def test_steps_are_counted_by_about_how_many_rows_they_have(clock: Any) -> None:
     asked = (1, 2, 3, 4, 5, 7, 9, 16, 17)
     assert [times.came(rows).get(2, 0) for rows in asked] == [1, 2, 2, 2, 3, 3, 3, 3, 0]
     times.scheduled([window_of(2)._replace(withheld=1), window_of(3, 1)._replace(withheld=2)])
-    assert [times.offered(rows) for rows in (1, 2, 17)] == [2, 1, 0]
+    assert [times.offered(rows)[0] for rows in (1, 2, 17)] == [2, 1, 0]
 
 
 def test_by_acceptance_offers_more_where_more_was_kept() -> None:

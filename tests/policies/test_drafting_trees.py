@@ -30,6 +30,7 @@ from stepweave.requests.request import Request
 from stepweave.requests.step_times import StepTimes
 from stepweave.testing.engines import TinyConfig, serve, tiny_engine, tiny_requests
 from tests.nodes.steps import decoding
+from tests.policies.on_paper import of_steps
 from tests.policies.samples import sample
 
 LISTED = Tree.of([(0,), (0, 0), (0, 0, 0), (0, 0, 1), (0, 1), (0, 1, 0), (1,), (1, 0), (2,)])
@@ -202,8 +203,7 @@ def test_fastest_keeps_near_the_best_number_though_predictions_are_wrong() -> No
         if step >= 1200:
             spent, gained = spent + takes[offered - 1], gained + 1 + seen[-1].kept
         recent = [*seen][-policy.past :]
-        of_steps = times.of(1), times.came(1), times.offered(1)
-        view = DraftView(16, 1, (), recent, 0, *of_steps, unsure=times.unsure(1))
+        view = DraftView(16, 1, (), recent, **of_steps(times, 1))
         offered = policy.drafts(view)
     assert gained / spent > 0.95 * max(by_trying(windows, takes))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from math import sin
+from math import exp, log, sin
+from statistics import fmean
 
 import pytest
 
@@ -77,6 +78,23 @@ def test_two_kinds_are_the_better_known_against_each_other_the_more_often_they_t
     times.note(3, 150.0)
     assert times.unsure()[3][1] == pytest.approx(times.unsure()[3][2], rel=0.2)
     assert times.unsure()[3][1] > 2 * off[-1], "it was seen once"
+
+
+@pytest.mark.parametrize(("noise", "drift"), [(0.02, 0.0), (0.2, 0.0), (0.0, 0.1), (0.15, 0.05)])
+def test_two_kinds_are_as_unsure_as_they_are_off(noise: float, drift: float) -> None:
+    """Of a machine that is disturbed more than is thought at first, by noise or in its speed."""
+    draw, off, told = random.Random(1), list[float](), list[float]()
+    for _ in range(60):
+        times, speed = RelativeTimes(), 0.0
+        for turn in range(96):
+            speed += draw.gauss(0, drift)
+            kind = 1 + (turn // 6 % 8 == 7)
+            times.note(kind, 100 * kind * exp(speed + draw.gauss(0, noise)))
+        off.append(log(times.now()[2] / times.now()[1] / 2))
+        told.append(times.unsure()[1][2])
+    really, said = fmean(each**2 for each in off) ** 0.5, fmean(told)
+    assert said > 0.6 * really
+    assert said < 2.5 * max(really, 0.01)
 
 
 def test_a_time_is_above_nothing() -> None:

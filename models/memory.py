@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..backends import backend_of
+from ..backends.container import memory
 from ..graph.errors import shortly
 from .errors import NoMemory
 
@@ -25,12 +25,13 @@ _SAYS_SO = ("allocate", "out of memory", "overflow")  # in what torch raises, be
 def room_for(what: str, nbytes: int, device: torch.device, advice: str) -> Iterator[None]:
     """Allocate `nbytes` on `device` in the block. Raises `NoMemory`, which ends with `advice`.
 
-    On the CPU more than the machine has is refused beforehand: an operating system that promises
-    more than there is would end the process once the memory is written to.
+    On the CPU more than the machine has, or the container may take, is refused beforehand: an
+    operating system that promises more than there is would end the process once the memory is
+    written to.
     """
     refused = f"{what} needs {in_units(nbytes)} on {device}"
-    if backend_of(device).on_host and nbytes > (there := _physical()):
-        raise NoMemory(f"{refused}, and the machine has {in_units(there)}; {advice}")
+    if backend_of(device).on_host and nbytes > (there := memory()):
+        raise NoMemory(f"{refused}, and there are {in_units(there)} in all; {advice}")
     try:
         yield
     except MemoryError as error:
@@ -65,7 +66,3 @@ def in_units(nbytes: int) -> str:
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{nbytes} bytes" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
-
-
-def _physical() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

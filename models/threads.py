@@ -13,6 +13,7 @@ import ctypes
 import os
 from pathlib import Path
 
+from ..backends.container import processors
 from .errors import ModelNotFound
 from .source import folder_of
 
@@ -81,7 +82,7 @@ def physical_cores(system: Path = Path("/sys")) -> int:
     else:
         usable = set(range(os.cpu_count() or 1))
     cores = {_siblings(system, processor) or f"{processor}" for processor in usable}
-    quota = _quota(system)
+    quota = processors(system)
     return max(1, len(cores) if quota is None else min(len(cores), round(quota)))
 
 
@@ -89,18 +90,6 @@ def _siblings(system: Path, processor: int) -> str:
     """The processors of the same core, as the kernel writes them."""
     file = f"devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
     return _text(system / file)
-
-
-def _quota(system: Path) -> float | None:
-    """Processors' worth of time that the container may take; None: as much as there is."""
-    group = system / "fs" / "cgroup"
-    limit, _, period = _text(group / "cpu.max").partition(" ")
-    if not limit:
-        limit = _text(group / "cpu" / "cpu.cfs_quota_us")
-        period = _text(group / "cpu" / "cpu.cfs_period_us")
-    if not (limit.isdecimal() and period.isdecimal()) or int(period) == 0:
-        return None  # "max", or -1: no limit
-    return int(limit) / int(period)
 
 
 def _text(file: Path) -> str:

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from ..container import memory_left
 from ..errors import NoDevice
 from ..registry import HOST
 
@@ -59,13 +60,17 @@ class Cpu:
         return False
 
     def free_bytes(self, device: torch.device) -> int | None:
-        """What the kernel says is available, with what it keeps of files."""
+        """What the kernel says is available, with what it keeps of files; in a container with a
+        limit no more than is left of that.
+        """
         try:
             said = Path("/proc/meminfo").read_text().splitlines()
         except OSError:
             return None
         found = (line.split()[1] for line in said if line.startswith("MemAvailable:"))
-        return next((int(kib) * 1024 for kib in found), None)
+        free = next((int(kib) * 1024 for kib in found), None)
+        left = memory_left()
+        return free if left is None or free is None else min(free, left)
 
     def processors(self, device: torch.device) -> int:
         """Few, for Triton's interpreter: more programs would only take longer."""

@@ -1,0 +1,60 @@
+"""What the container of this process may take of its machine, as Linux's control groups say.
+
+Read where a container has them: version 2 in one folder, version 1 in one for each resource.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SYSTEM = Path("/sys")
+
+
+def processors(system: Path = SYSTEM) -> float | None:
+    """Processors' worth of time; None: as much as there is. Raises nothing."""
+    group = _group(system)
+    limit, _, period = _text(group / "cpu.max").partition(" ")
+    if not limit:
+        limit = _text(group / "cpu" / "cpu.cfs_quota_us")
+        period = _text(group / "cpu" / "cpu.cfs_period_us")
+    if not (limit.isdecimal() and period.isdecimal()) or int(period) == 0:
+        return None  # "max", or -1: no limit
+    return int(limit) / int(period)
+
+
+def memory(system: Path = SYSTEM) -> int:
+    """Bytes of memory, at most those of the machine. Raises nothing."""
+    group, machine = _group(system), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _text(group / "memory.max") or _text(group / "memory" / "memory.limit_in_bytes")
+    return min(machine, int(limit)) if limit.isdecimal() else machine
+
+
+def memory_left(system: Path = SYSTEM) -> int | None:
+    """Bytes of its memory that are not in use, with what is kept of files and was not used of late.
+
+    None: it has no limit of its own, so what the machine has left is what counts. Raises nothing.
+    """
+    group = _group(system)
+    for folder, limit, used, of_files in (
+        (group, "memory.max", "memory.current", "inactive_file"),
+        (group / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        most, now = _text(folder / limit), _text(folder / used)
+        if most.isdecimal() and now.isdecimal():
+            fields = (line.split() for line in _text(folder / "memory.stat").splitlines())
+            kept = next((int(field[1]) for field in fields if field[0] == of_files), 0)
+            return max(0, int(most) - int(now) + kept)
+    return None
+
+
+def _group(system: Path) -> Path:
+    return system / "fs" / "cgroup"
+
+
+def _text(file: Path) -> str:
+    """What is in it; nothing if it is not there."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""

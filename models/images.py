@@ -15,6 +15,7 @@ from functools import cached_property
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,9 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """What is decoded; of an animation the first picture."""
 
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
+_OPENING = Lock()
+"""Filters of warnings belong to the process: of two threads that change them for a moment, one
+could leave them changed for good."""
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]{1,20}):", re.IGNORECASE)
 
 
@@ -89,7 +93,7 @@ class ImageReader:
             from PIL import Image, ImageOps
         except ImportError as error:
             raise ImageError("images need Pillow: pip install 'stepweave[vision]'") from error
-        with warnings.catch_warnings():
+        with _OPENING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sizes, which are judged here
             picture = Image.open(BytesIO(raw), formats=FORMATS)
         width, height = picture.size

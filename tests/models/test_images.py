@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,3 +78,29 @@ def test_a_file_is_read_no_further_than_the_limit(reader: ImageReader, tmp_path:
         reader.read(str(tmp_path / "large"), files=True)
     with pytest.raises(ImageError, match="cannot be opened"):
         reader.read(str(tmp_path / "nowhere.png"), files=True)
+
+
+def test_images_that_are_read_at_once_leave_the_process_s_warnings_as_they_are(
+    reader: ImageReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The filters of warnings belong to the process: who changed them first must not end first."""
+    opened, entered, first_is_done = Image.open, Event(), Event()
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        if not entered.is_set():
+            entered.set()
+            second_is_in.wait(0.2)
+        else:
+            second_is_in.set()
+            first_is_done.wait(10)
+        return opened(*given, **more)
+
+    second_is_in, before = Event(), list(warnings.filters)
+    monkeypatch.setattr(Image, "open", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(reader.read, url(encoded()), files=False)
+        assert entered.wait(10)
+        second = threads.submit(reader.read, url(encoded()), files=False)
+        first.add_done_callback(lambda done: first_is_done.set())
+        assert digest_of(first.result(20)) == digest_of(second.result(20))
+    assert list(warnings.filters) == before

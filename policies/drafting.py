@@ -312,10 +312,10 @@ class Fastest(Policy):
         return [less + share * (more - less) for less, more in pairs]
 
 
-PERIODS_OFF = 0.3
-"""By what share given periods may be off from one number of drafts to the next."""
+PERIODS_OFF = 0.35
+"""By what share given periods may be off where a window has e times as many tokens."""
 
-TOKENS_OFF = 0.05
+TOKENS_OFF = 0.1
 """The same of what windows come to, as it is told by the last ones, which had other numbers."""
 
 DISTURBED = 1.5

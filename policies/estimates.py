@@ -1,9 +1,10 @@
 """What is known of a figure for 1, 2, … drafts, from what is thought of all and measured of some.
 
 Figures are told as logarithms of their quotients to that of one number, the base: only which one is
-larger counts, and by what share. What is thought of two numbers is the less sure the further they
-are apart; it moves from one number to the next as in a random walk. Where some were measured the
-best guess of all is the mean of a Gaussian process given these ("kriging", D. G. Krige, 1951).
+larger counts, and by what share. What is thought of two numbers is the less sure the larger one
+window is as a multiple of the other: it is off by a random walk along the logarithm of their
+tokens. Where some were measured the best guess of all is the mean of a Gaussian process given these
+("kriging", D. G. Krige, 1951).
 """
 
 from __future__ import annotations
@@ -42,24 +43,23 @@ def estimated(
     measured: Mapping[int, float],
     unsure: Unsure,
     base: int,
-    step: float,
+    off: float,
 ) -> Estimates:
     """Of as many numbers as something is thought of, among which is the base.
 
-    `step`: by what share what is thought may be off from one number to the next. Where the base was
-    not measured, nothing is: no other number can be compared with it. Raises nothing of its own.
+    `off`: by what share what is thought may be off where a window has e times as many tokens: a
+    standard deviation. Where the base was not measured, nothing is: no other number can be compared
+    with it. Raises nothing of its own.
     """
     count = len(thought)
+    ways = [log((drafts + 1) / (base + 1)) for drafts in range(1, count + 1)]
     from_base = unsure.get(base, {}) if base in measured else {}
     known = [drafts for drafts in from_base if drafts in measured and 1 <= drafts <= count]
     means = [log(each / thought[base - 1]) for each in thought]
-    variances = [step**2 * abs(drafts - base) for drafts in range(1, count + 1)]
+    variances = [off**2 * abs(way) for way in ways]
     if not known:
         return Estimates(means, variances)
-    shared = [
-        [step**2 * _in_common(one - base, other - base) for other in range(1, count + 1)]
-        for one in known
-    ]
+    shared = [[off**2 * _in_common(ways[one - 1], way) for way in ways] for one in known]
     together = [
         [shared[row][other - 1] + _noise(unsure, base, one, other) for other in known]
         for row, one in enumerate(known)
@@ -73,9 +73,9 @@ def estimated(
     return Estimates(means, [max(0.0, each) for each in variances])
 
 
-def _in_common(one: int, other: int) -> int:
-    """How many steps two walks from the base have in common."""
-    return min(abs(one), abs(other)) if one * other > 0 else 0
+def _in_common(one: float, other: float) -> float:
+    """How much of their ways two walks from the base have in common."""
+    return min(abs(one), abs(other)) if one * other > 0 else 0.0
 
 
 def _noise(unsure: Unsure, base: int, one: int, other: int) -> float:
@@ -86,7 +86,7 @@ def _noise(unsure: Unsure, base: int, one: int, other: int) -> float:
 
 def _solved(matrix: list[list[float]], right: list[list[float]]) -> list[list[float]]:
     """X with `matrix` · X = `right`, by Gaussian elimination: of some numbers a library would take
-    longer to call. The matrix is symmetric and positive definite; both are changed."""
+    longer to call. The matrix is symmetric and positive definite."""
     rows = [[*left, *more] for left, more in zip(matrix, right, strict=True)]
     for place, pivot in enumerate(rows):
         for below in rows[place + 1 :]:

@@ -17,7 +17,8 @@ def test_where_nothing_is_measured_it_is_as_thought_and_less_sure_further_away()
     for measured, unsure in (({}, {}), ({1: 5.0}, {}), ({1: 5.0, 4: 9.0}, {1: {4: 0.1}})):
         found = estimated(thought, measured, unsure, 2, 0.1)
         assert found.means == pytest.approx([-log(2), 0, log(2), log(4)])
-        assert found.variances == pytest.approx([0.01, 0, 0.01, 0.02]), "of numbers next to it"
+        ways = [log(3 / 2), 0, log(4 / 3), log(5 / 3)]
+        assert found.variances == pytest.approx([0.01 * way for way in ways])
 
 
 def test_a_number_that_is_known_well_counts_as_measured_and_takes_those_behind_it_along() -> None:
@@ -25,7 +26,8 @@ def test_a_number_that_is_known_well_counts_as_measured_and_takes_those_behind_i
     unsure = {2: {3: 0.0, 9: 0.0}, 3: {2: 0.0, 9: 0.0}, 9: {2: 0.0, 3: 0.0}}
     found = estimated(thought, measured, unsure, 2, 0.1)
     assert [exp(each) for each in found.means] == pytest.approx([0.5, 1, 3, 6], rel=1e-3)
-    assert found.variances == pytest.approx([0.01, 0, 0, 0.01], abs=1e-5)
+    ways = [log(3 / 2), 0, 0, log(5 / 4)]
+    assert found.variances == pytest.approx([0.01 * way for way in ways], abs=1e-5)
     hardly = estimated(thought, measured, {2: {3: 9.0}, 3: {2: 9.0}}, 2, 0.1)
     assert [exp(each) for each in hardly.means] == pytest.approx([0.5, 1, 2, 4], rel=1e-3)
 
@@ -34,7 +36,7 @@ def test_a_number_that_is_known_well_counts_as_measured_and_takes_those_behind_i
 def test_estimates_are_those_of_a_normal_distribution_given_what_was_measured(seed: int) -> None:
     """With the levels of all numbers, a walk and all that was measured in one covariance matrix."""
     draw = random.Random(seed)
-    count, step = draw.randrange(2, 9), draw.uniform(0.02, 0.4)
+    count, off = draw.randrange(2, 9), draw.uniform(0.02, 0.9)
     base = draw.randrange(1, count + 1)
     thought = [draw.uniform(1, 9) for _ in range(count)]
     known = sorted({base, *draw.sample(range(1, count + 1), draw.randrange(1, count + 1))})
@@ -49,9 +51,10 @@ def test_estimates_are_those_of_a_normal_distribution_given_what_was_measured(se
         }
         for a, one in enumerate(known)
     }
-    found = estimated(thought, measured, unsure, base, step)
+    found = estimated(thought, measured, unsure, base, off)
 
-    steps = torch.tril(torch.ones(count, count, dtype=torch.float64)) * step
+    each = torch.tensor([log((n + 1) / n) for n in range(1, count + 1)], dtype=torch.float64)
+    steps = torch.tril(torch.ones(count, count, dtype=torch.float64)) * each.sqrt() * off
     walk = steps @ steps.T
     against = torch.eye(count, dtype=torch.float64)
     against[:, base - 1] -= 1  # a figure less that of the base

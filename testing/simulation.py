@@ -446,7 +446,8 @@ class World:
                 counts = (request.drafted, request.accepted)
                 assert counts == (expected.drafted, expected.accepted), f"{who}: {counts} drafts"
             return True
-        assert expected.text.startswith(request.text), f"{who}: {request.text!r}"
+        text = request.text.rstrip("\ufffd")  # of a character whose last bytes did not come
+        assert expected.text.startswith(text), f"{who}: {request.text!r}"
         return False
 
 

@@ -14,10 +14,10 @@ SYSTEM = Path("/sys")
 def processors(system: Path = SYSTEM) -> float | None:
     """Processors' worth of time; None: as much as there is. Raises nothing."""
     group = _group(system)
-    limit, _, period = _text(group / "cpu.max").partition(" ")
+    limit, _, period = text_of(group / "cpu.max").partition(" ")
     if not limit:
-        limit = _text(group / "cpu" / "cpu.cfs_quota_us")
-        period = _text(group / "cpu" / "cpu.cfs_period_us")
+        limit = text_of(group / "cpu" / "cpu.cfs_quota_us")
+        period = text_of(group / "cpu" / "cpu.cfs_period_us")
     if not (limit.isdecimal() and period.isdecimal()) or int(period) == 0:
         return None  # "max", or -1: no limit
     return int(limit) / int(period)
@@ -26,7 +26,7 @@ def processors(system: Path = SYSTEM) -> float | None:
 def memory(system: Path = SYSTEM) -> int:
     """Bytes of memory, at most those of the machine. Raises nothing."""
     group, machine = _group(system), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = _text(group / "memory.max") or _text(group / "memory" / "memory.limit_in_bytes")
+    limit = text_of(group / "memory.max") or text_of(group / "memory" / "memory.limit_in_bytes")
     return min(machine, int(limit)) if limit.isdecimal() else machine
 
 
@@ -40,9 +40,9 @@ def memory_left(system: Path = SYSTEM) -> int | None:
         (group, "memory.max", "memory.current", "inactive_file"),
         (group / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        most, now = _text(folder / limit), _text(folder / used)
+        most, now = text_of(folder / limit), text_of(folder / used)
         if most.isdecimal() and now.isdecimal():
-            fields = (line.split() for line in _text(folder / "memory.stat").splitlines())
+            fields = (line.split() for line in text_of(folder / "memory.stat").splitlines())
             kept = next((int(field[1]) for field in fields if field[0] == of_files), 0)
             return max(0, int(most) - int(now) + kept)
     return None
@@ -52,8 +52,8 @@ def _group(system: Path) -> Path:
     return system / "fs" / "cgroup"
 
 
-def _text(file: Path) -> str:
-    """What is in it; nothing if it is not there."""
+def text_of(file: Path) -> str:
+    """What is in one of the kernel's files; nothing if it is not there. Raises nothing."""
     try:
         return file.read_text().strip()
     except OSError:

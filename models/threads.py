@@ -13,7 +13,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from ..backends.container import processors
+from ..backends.container import processors, text_of
 from .errors import ModelNotFound
 from .source import folder_of
 
@@ -58,7 +58,7 @@ def let_go(maps: Path = Path("/proc/self/maps")) -> bool:
     loaded it. So whoever has loaded a model for others to run lets go of its own. They come back
     with the next operation. `maps`: where the kernel lists the libraries of this process.
     """
-    for line in _text(maps).splitlines():
+    for line in text_of(maps).splitlines():
         path = Path(line.split()[-1])
         if "omp" in path.name and ".so" in path.name:
             pause = getattr(ctypes.CDLL(str(path)), "omp_pause_resource_all", None)
@@ -89,11 +89,4 @@ def physical_cores(system: Path = Path("/sys")) -> int:
 def _siblings(system: Path, processor: int) -> str:
     """The processors of the same core, as the kernel writes them."""
     file = f"devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
-    return _text(system / file)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
+    return text_of(system / file)

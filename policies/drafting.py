@@ -181,11 +181,11 @@ Periods = Annotated[
 class Fastest(Policy):
     """As many drafts as give most tokens per second, by the periods of steps.
 
-    How many drafts are kept is what the last windows of all requests came to; where windows with as
-    many drafts came up often enough, what these came to counts. The period of a step is given for
-    numbers of rows and of drafts; what steps of this engine took counts in place of it as soon as
-    there is enough of that, and corrects the periods that are left. Figures that were taken far
-    apart are compared as if the machine had been as fast, and texts as easy, at both.
+    How many drafts are kept is what the last windows of all requests came to; what windows with as
+    many drafts came to counts besides, the more the surer it is. The period of a step is given for
+    numbers of rows and of drafts; what steps of this engine took counts besides in the same way,
+    and corrects the periods of other numbers. Figures that were taken far apart are compared as if
+    the machine had been as fast, and texts as easy, at both.
 
     All rows are offered alike, since a step computes as many drafts for each as for the row with
     most; and about as many rows alike, since each number brings shapes of steps. Steps of a shape
@@ -260,7 +260,7 @@ class Fastest(Policy):
         offered = [drafts for drafts in row.came if 1 <= drafts <= most]
         usual = max(offered, key=row.came.__getitem__, default=most)
         speeds = self._speeds(row, most, usual)
-        if last and not since and (tried := self._tried(row, speeds, last, usual)):
+        if last and not since and (tried := self._tried(row, speeds, last)):
             return tried
         best = max(range(1, most + 1), key=lambda drafts: speeds.means[drafts - 1])
         more = speeds.means[best - 1] - speeds.means[last - 1] if last else 1.0
@@ -274,7 +274,7 @@ class Fastest(Policy):
         gained = estimated(comes_to, row.gained, row.gained_unsure, base, TOKENS_OFF)
         return gained.as_sure(base not in row.gained).over(took.as_sure(base not in row.took_us))
 
-    def _tried(self, row: DraftView, speeds: Estimates, last: int, usual: int) -> int:
+    def _tried(self, row: DraftView, speeds: Estimates, last: int) -> int:
         """The number that is worth a trial most; 0: none is worth what it costs, in steps.
 
         A trial costs the time by which the number is thought to be slower, and what new shapes do.
@@ -285,7 +285,7 @@ class Fastest(Policy):
             if drafts == last:
                 continue
             more = mean - speeds.means[last - 1]
-            unsure = variance if last == usual else variance + speeds.variances[last - 1]
+            unsure = variance + speeds.variances[last - 1]
             shown = hoped(more, DISTURBED**2 * unsure) - max(0.0, more)
             new = max(0.0, self.change - row.came.get(drafts, 0))
             worth = shown * ahead - TRIAL * max(0.0, -more) - new - CHANGED

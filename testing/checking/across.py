@@ -57,6 +57,11 @@ class Across:
                 return step
         return None
 
+    @property
+    def over(self) -> bool:
+        """Whether all that the plan before runs is done when the switch says so."""
+        return self.settled is not None and self.settled <= self._run.switch.over
+
     def _done(self, target: Instance) -> Done:
         """What is done when an op begins, or an earlier step of one far behind the switch."""
         last = self._last.get(target[:2], target.step)

@@ -1,9 +1,9 @@
 """Which plan runs a step, and what the plans put first of two ops, each of one step.
 
 A run may go over from plan to plan. Its *legs* are the steps that one plan runs. Two ops of one leg
-are in the order of its plan, those of neighbouring legs in that of the switch (`across.py`). A leg
-begins when all before its neighbour have ended: an op is after these if it is after one of the
-neighbour's that is.
+are in the order of its plan, those of neighbouring legs in that of the switch (`across.py`). A run
+asks where to go on only when the leg before the one it is in has ended, so all of a leg comes after
+all before its neighbour: if the switch between those is over when it says so (`Switch.over`).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Legs:
         if first is second:
             return first.clocks.before(op, step, then, later)
         if first.number < second.number - 1:
-            return self._long_before(second, then, later)
+            return self._ended_before(first.number + 2)
         if first.number > second.number + 1:
             return False
         return self._neighbours(first, op, step, second, then, later, Across.before)
@@ -144,14 +144,15 @@ class Legs:
         )
         return ask(after.since, *ends)
 
-    def _long_before(self, leg: Leg, then: str, later: int) -> bool:
-        """Whether an op comes after the neighbour's first steps that come after all legs before."""
-        neighbour = next((each for each in self._legs if each.number == leg.number - 1), None)
-        if neighbour is None or neighbour.since is None:
+    def _ended_before(self, number: int) -> bool:
+        """Whether all that ran two legs before this one was done when this one was told of.
+
+        A run goes over only at a step from which on its last switch is said to be over, and every
+        actor, also one that the leg in between does not have, learns of it then. So what is said
+        has to be so.
+        """
+        legs = self._legs
+        between = next((each for each in legs if each.number == number - 1), None)
+        if between is None or between.since is None:
             return True  # nobody remembers
-        settled, target = neighbour.since.settled, Instance(1, then, later - leg.first)
-        assert leg.since is not None, "it has a neighbour"
-        step = neighbour.first - leg.first + (settled or 0)
-        return settled is not None and any(
-            leg.since.before(Instance(0, op, step), target) for op in neighbour.plan.graph.vertices
-        )
+        return between.since.over

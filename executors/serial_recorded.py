@@ -17,7 +17,8 @@ from . import threads
 from .capture import Captures
 from .report import RunReport
 from .run_arguments import RunArguments
-from .serial import SerialProgram, run_serial
+from .serial import run_serial
+from .serial_program import SerialProgram
 
 
 class Called:

@@ -1,17 +1,19 @@
-"""How the serial program of one plan passes into that of another: by iteration, then by listing."""
+"""How the serial program of one plan passes into that of another: by iteration, then by listing.
+
+In between, two ops of one plan may change places where only the listing orders them. It may be that
+an op of the other plan comes after the second of them and before the first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from ..graph.errors import StepweaveError
 from ..graph.planner.crossings import Pair
 from ..graph.planner.splice import first_alone, last_alone, sorted_by_time
 from ..graph.switch import Crossing, Instance, Switch
-
-Order = Sequence[tuple[str, int]]  # ops with their offsets, in the order of an iteration
+from .serial_program import SerialProgram
 
 
 @dataclass(frozen=True)
@@ -24,20 +26,23 @@ class SerialTurn:
     lead: int
 
     @staticmethod
-    def of(switch: Switch, first: Order, then: Order) -> SerialTurn:
-        """Raises `StepweaveError` where no serial program has both orders and all requirements."""
+    def of(switch: Switch) -> SerialTurn:
+        """Raises `StepweaveError` where no serial program keeps all requirements."""
         reach = 2 + max(
             (abs(at.step) for c in switch.crossings for at in (c.source, c.target)), default=0
         )
+        serial = [SerialProgram.of(plan.graph) for plan in switch.plans]
+        first, then = (each.order() for each in serial)
         back = range(min(o for _, o in first) - reach, max(o for _, o in first))
         onward = range(min(o for _, o in then), max(o for _, o in then) + reach)
-        chains = [
-            [Instance(part, op, t - o) for t in each for op, o in order]
+        instances = [
+            Instance(part, op, t - o)
             for part, (order, each) in enumerate(((first, back), (then, onward)))
+            for t in each
+            for op, o in order
         ]
-        instances = [at for chain in chains for at in chain]
         known, offsets = set(instances), (dict(first), dict(then))
-        arcs = [(u, v, 0.0) for chain in chains for u, v in pairwise(chain)]
+        arcs = [*_own(switch, serial, instances)]
         arcs += [
             (c.source, c.target, 0.0)
             for c in switch.crossings
@@ -64,6 +69,22 @@ class SerialTurn:
         ops = (at for at in order if (iteration(at) > leaves, iteration(at) < enters)[at.part])
         lead = max(1, 1 + min(o for _, o in first) - leaves)
         return SerialTurn(leaves, enters, tuple(ops), lead)
+
+
+def _own(
+    switch: Switch, serial: Sequence[SerialProgram], instances: Sequence[Instance]
+) -> Iterator[tuple[Instance, Instance, float]]:
+    """What each plan orders among its own ops."""
+    known = set(instances)
+    for part, (plan, program) in enumerate(zip(switch.plans, serial, strict=True)):
+        following: dict[str, list[tuple[str, int]]] = {}
+        for source, target, distance in program.orders(plan.slots):
+            following.setdefault(source, []).append((target, distance))
+        for at in instances:
+            for target, distance in following.get(at.op, ()) if at.part == part else ():
+                later = Instance(part, target, at.step + distance)
+                if later in known:
+                    yield at, later, 0.0
 
 
 def _binds(crossing: Crossing, switch: Switch) -> bool:

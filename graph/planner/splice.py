@@ -188,8 +188,7 @@ def last_alone(
     """The last iteration of the plan before that no actor runs any of the other's ops in."""
     for ops in programs:
         begun = next((place for place, at in enumerate(ops) if at.part), len(ops))
-        after = next((at for at in ops[begun:] if at.part == 0), None)
-        last = last if after is None else min(last, iteration(after) - 1)
+        last = min([last, *(iteration(at) - 1 for at in ops[begun:] if at.part == 0)])
     return last
 
 
@@ -199,8 +198,7 @@ def first_alone(
     """The first iteration of the plan after that every actor runs by itself."""
     for ops in programs:
         ended = next((p for p in reversed(range(len(ops))) if ops[p].part == 0), 0)
-        before = next((at for at in reversed(ops[:ended]) if at.part), None)
-        first = first if before is None else max(first, iteration(before) + 1)
+        first = max([first, *(iteration(at) + 1 for at in ops[:ended] if at.part)])
     return first
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...executors.context import cells_in_flight
 from ...executors.course import Course, Turned
-from ...executors.serial import SerialProgram
+from ...executors.serial_program import SerialProgram
 from ...graph.node import Value
 from ...graph.plan import Plan
 from ...graph.switch import Instance

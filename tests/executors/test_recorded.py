@@ -16,7 +16,7 @@ from stepweave.executors.capture import Captures
 from stepweave.executors.counts import Counts
 from stepweave.executors.errors import NodeFailure
 from stepweave.executors.recorder import Recorder
-from stepweave.executors.serial import SerialProgram
+from stepweave.executors.serial_program import SerialProgram
 from stepweave.executors.serial_recorded import OnOneThread
 from stepweave.executors.threads import OnThreads
 from stepweave.graph.node import Node, Op, OpContext, Read, Value

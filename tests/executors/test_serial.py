@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepweave.executors import run
-from stepweave.executors.serial import SerialProgram
+from stepweave.executors.serial_program import SerialProgram
 from stepweave.graph.errors import GraphError, StepweaveError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
 from stepweave.graph.plan import Plan

@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from .drafting import ByRows as ByRows
     from .drafting import Drafting as Drafting
     from .drafting import DraftView as DraftView
-    from .drafting import Fastest as Fastest
     from .drafting import Full as Full
-    from .drafting import Window as Window
     from .errors import PolicyError as PolicyError
+    from .fastest import Fastest as Fastest
     from .policy import Policy as Policy
     from .preemption import FewestTokens as FewestTokens
     from .preemption import LastCome as LastCome
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from .stopping import OutputView as OutputView
     from .stopping import Repetition as Repetition
     from .stopping import Stopping as Stopping
+    from .windows import Window as Window
 else:
     from ..graph.public import door
 

@@ -17,8 +17,9 @@ from ..graph.entry_points import load, package_of
 from ..graph.errors import did_you_mean
 from .acceptance import Acceptance, Block, Coupled, Rejection, Synthetic, Typical
 from .admission import Admission, Eager, JustInTime
-from .drafting import ByAcceptance, ByRows, Drafting, Fastest, Full
+from .drafting import ByAcceptance, ByRows, Drafting, Full
 from .errors import PolicyError
+from .fastest import Fastest
 from .policy import Policy
 from .preemption import FewestTokens, LastCome, Preemption
 from .resumption import Cheaper, KeptOnHost, Resumption

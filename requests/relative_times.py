@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import exp, log
 
+from ..policies.estimates import Unsure
+
 DRIFT = 0.01**2
 """How far the machine's speed moves from one time to the next, at least: variance of its
 logarithm."""
@@ -103,7 +105,7 @@ class RelativeTimes:
         drift = self._mean[0]
         return {kind: exp(drift + self._mean[place]) for kind, place in self._place.items()}
 
-    def unsure(self) -> Mapping[int, Mapping[int, float]]:
+    def unsure(self) -> Unsure:
         """By what share times of two kinds that were noted may be off against each other: for each
         pair the standard deviation of the logarithm of their ratio.
         """

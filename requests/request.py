@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
-from ..policies.drafting import Window
+from ..policies.windows import Window
 from ..structured.backend import CompiledGrammar
 from .attachments import Attachment, Axes
 from .batch import RequestSpec

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 
+from ..policies.estimates import Unsure
 from .batch import ScheduledRow
 from .relative_times import RelativeTimes
 
@@ -43,7 +44,7 @@ class StepTimes:
         self._times: dict[tuple[int, int], list[float]] = {}  # not noted yet
         self._noted: dict[int, RelativeTimes] = {}
         self._now: dict[int, Mapping[int, float]] = {}
-        self._unsure: dict[int, Mapping[int, Mapping[int, float]]] = {}
+        self._unsure: dict[int, Unsure] = {}
         self._came: dict[int, dict[int, int]] = {}
         # The last, for how long, and the one before.
         self._offered: dict[int, tuple[int, int, int]] = {}
@@ -83,7 +84,7 @@ class StepTimes:
         """
         return self._now.get(rows, {})
 
-    def unsure(self, rows: int) -> Mapping[int, Mapping[int, float]]:
+    def unsure(self, rows: int) -> Unsure:
         """By what share these times may be off against each other, as of `RelativeTimes`."""
         return self._unsure.get(rows, {})
 

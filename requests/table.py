@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
 from ..policies.chosen import Policies
-from ..policies.drafting import Window
 from ..policies.resumption import LeavingView
+from ..policies.windows import Window
 from ..structured.in_use import GrammarsInUse
 from .attachments import Attachment, Room
 from .batch import ScheduledRow, StepBatch

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..policies.estimates import Unsure
 from .relative_times import RelativeTimes
 
 TOGETHER = 32
@@ -47,7 +48,7 @@ class WindowGains:
         self._windows: dict[int, tuple[float, float]] = {}
         self._noted, self._number = RelativeTimes(NOISE, DRIFT, WANDERS), 0
         self._now: Mapping[int, float] = {}
-        self._unsure: Mapping[int, Mapping[int, float]] = {}
+        self._unsure: Unsure = {}
 
     def note(self, drafts: int, tokens: int) -> None:
         """A window of so many drafts came to so many tokens; none, if its text had ended."""
@@ -79,6 +80,6 @@ class WindowGains:
         """Tokens of a window, by its drafts, where enough came up; as if all had just now."""
         return self._now
 
-    def unsure(self) -> Mapping[int, Mapping[int, float]]:
+    def unsure(self) -> Unsure:
         """By what share these may be off against each other, as of `RelativeTimes`."""
         return self._unsure

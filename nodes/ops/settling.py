@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...policies.drafting import Window
+from ...policies.windows import Window
 from ...requests.batch import ScheduledRow, StepBatch
 from ...requests.request import Request
 from ...requests.table import RequestTable

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import draft_length
 from benchmarks.draft_length import Length, against_best, among, at_first, policies, predicted
-from stepweave.policies.drafting import Fastest
+from stepweave.policies.fastest import Fastest
 
 
 def test_sides_are_every_length_and_policies_that_take_the_periods() -> None:

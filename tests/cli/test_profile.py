@@ -15,7 +15,7 @@ from stepweave.executors.capture import Captures
 from stepweave.executors.report import OpEvent
 from stepweave.nodes.ops.swapping import HostBlocks
 from stepweave.nodes.values import BATCH
-from stepweave.policies.drafting import Fastest
+from stepweave.policies.fastest import Fastest
 from stepweave.requests.swap import Swaps
 from stepweave.serving import profiling, resumption_costs, steering
 from stepweave.serving.llm import LLM

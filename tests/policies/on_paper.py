@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from stepweave.policies.drafting import DraftView
+from stepweave.policies.windows import Window
 from stepweave.requests.batch import RequestSpec, ScheduledRow
 from stepweave.requests.params import SamplingParams
 from stepweave.requests.step_times import StepTimes
+
+K = 4
 
 
 def of_steps(times: StepTimes, rows: int) -> dict[str, Any]:
@@ -26,3 +30,10 @@ def window_of(drafts: int, uid: int = 0) -> ScheduledRow:
     """A row that decodes a window with so many drafts."""
     spec = RequestSpec(uid, str(uid), SamplingParams(), prompt_tokens=1, window=drafts + 1)
     return ScheduledRow(spec, uid, 0, ())
+
+
+def view(
+    most: int = K, rows: int = 1, own: list[Window] | None = None, all_: list[Window] | None = None
+) -> DraftView:
+    """What a policy sees, of these windows."""
+    return DraftView(most, rows, own or [], all_ or [], len(own or []))

@@ -16,15 +16,10 @@ import pytest
 from stepweave.nodes.ops.settling import window_of
 from stepweave.nodes.tree import MOST_NODES, Growth, Tree
 from stepweave.policies.chosen import Policies
-from stepweave.policies.drafting import (
-    LONGEST,
-    ByAcceptance,
-    DraftView,
-    Fastest,
-    Window,
-    shares,
-)
+from stepweave.policies.drafting import ByAcceptance, DraftView
+from stepweave.policies.fastest import LONGEST, Fastest
 from stepweave.policies.policy import Policy
+from stepweave.policies.windows import Window, shares
 from stepweave.requests.params import SamplingParams
 from stepweave.requests.request import Request
 from stepweave.requests.step_times import StepTimes

@@ -21,7 +21,8 @@ from stepweave.nodes.tree import Growth
 from stepweave.nodes.values import TOKENIZER
 from stepweave.policies.acceptance import Acceptance, Block, Coupled, Rejection, Typical
 from stepweave.policies.chosen import Policies
-from stepweave.policies.drafting import ByAcceptance, ByRows, Drafting, Fastest, Full
+from stepweave.policies.drafting import ByAcceptance, ByRows, Drafting, Full
+from stepweave.policies.fastest import Fastest
 from stepweave.policies.resumption import Cheaper
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.totals import Totals

@@ -11,7 +11,7 @@ import pytest
 
 from stepweave.executors.course import Course, Goal
 from stepweave.policies.chosen import Policies
-from stepweave.policies.drafting import Fastest
+from stepweave.policies.fastest import Fastest
 from stepweave.requests.request import SamplingParams
 from stepweave.serving.engine import Engine
 from stepweave.serving.plans import Load, Steer

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 
 
@@ -31,9 +32,16 @@ def numbers_of(tensor: Tensor) -> Any:
 @cache
 def is_composite(operation: Any) -> bool:
     """It is made of others: in inference mode it arrives whole."""
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
     has_kernel: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    return key in operation.py_kernels or bool(has_kernel(operation.name(), key))
+    return bool(has_kernel(operation.name(), _COMPOSITE))
+
+
+def composed(operation: Any, args: Any, kwargs: Any) -> Any:
+    """What a composite operation gives, by the kernel that a call of it reaches.
+
+    Not `OpOverload.decompose`: that prefers decompositions in Python, whose bits may differ.
+    """
+    return operation._op_dk(_COMPOSITE, *args, **kwargs)
 
 
 @cache

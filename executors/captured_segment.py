@@ -418,8 +418,8 @@ class SegmentRun:
             mine = self._number, name
             if name in (self._settled if capturing else self._carried):
                 context.write(name, self._where.settle(mine, slot, cells[slot]))
-            elif name in self._settled and not capturing:
-                if self._new:
+            else:  # host memory, too: what is on the host already is not copied there
+                if name in self._settled and self._new:
                     self._where.reserve(mine, slot, cells[slot])
                 if (apart := self._where.apart(cells[slot])) is not cells[slot]:
                     context.write(name, apart)
@@ -433,7 +433,10 @@ class SegmentRun:
             self._end_capture()
         except Exception as error:
             self._pools.failed(self._segment.stream)
-            self._run_again(error)
+            if recording.live:
+                self._because(error)  # the step is done
+            else:
+                self._run_again(error)
             return
         if recording.refused is not None:
             self._refuse(f"cannot be captured: {recording.refused}")
@@ -484,12 +487,16 @@ class SegmentRun:
         self._end_capture(error)
         self._run_again(error)
 
-    def _run_again(self, error: Exception) -> None:
+    def _because(self, error: Exception) -> None:
+        """Say why there is no graph; where that may pass, the next step like it tries again."""
         if may_pass(error):
             self._remember(1)
             self._counts.because(why_failed(error))
         else:
             self._refuse(why_failed(error))
+
+    def _run_again(self, error: Exception) -> None:
+        self._because(error)
         for again, context in self._done:
             again(context)
 

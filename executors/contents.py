@@ -95,6 +95,18 @@ def tensors(datum: Any, levels: int = DEEPEST) -> Iterator[Tensor]:
             yield from tensors(part, levels - 1)
 
 
+def unseen(datum: Any, levels: int = DEEPEST) -> Iterator[Any]:
+    """The parts of a datum in which `tensors` finds nothing, whatever they hold."""
+    kind = type(datum)
+    if isinstance(datum, (Tensor, *_WHOLE)) or kind in _BITS or kind in _TEXT_AND_WHOLE_NUMBERS:
+        return
+    parts = _parts(datum) if levels else None
+    if parts is None:
+        yield datum
+    for part in parts or ():
+        yield from unseen(part, levels - 1)
+
+
 def mapped(datum: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same with other tensors, changed in the order of `tensors`."""
     if isinstance(datum, Tensor):
@@ -103,7 +115,7 @@ def mapped(datum: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if parts is None:
         return datum
     made = [mapped(part, change) for part in parts]
-    if kind in (tuple, list):
+    if kind in _LISTS:
         return kind(made)
     if isinstance(datum, tuple):
         return kind(*made)  # a named one

@@ -15,6 +15,7 @@ from typing import Any
 
 MAX_DEPTH = 8
 MAX_OBJECTS = 4096
+FEW = 16  # items of a sequence, up to which all are looked at
 PATIENCE = 12  # fruitless walks of a type before it is entered only at powers of two
 
 SCALARS = (int, float, bool, complex, str, bytes, type(None))
@@ -62,8 +63,9 @@ def parts(datum: Any) -> Iterator[tuple[str, object]]:
             if not isinstance(part, SCALARS):
                 yield f"[{key!r}]", part
     elif isinstance(datum, list | tuple | deque):
-        # What begins and ends with a number is taken for numbers: token lists are long.
-        if datum and not (isinstance(datum[0], int) and isinstance(datum[-1], int)):
+        # A long one that begins and ends with a number is taken for numbers: a list of tokens.
+        ends = (datum[0], datum[-1]) if len(datum) > FEW else ()
+        if not ends or not all(isinstance(each, int) for each in ends):
             names = getattr(datum, "_fields", None)
             for index, part in enumerate(tuple(datum)):
                 if not isinstance(part, SCALARS):

@@ -7,7 +7,7 @@ memory it had before lives on only as long as a graph that works in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .contents import Unstable, mapped, signature, tensors
+from ..graph.errors import StepweaveError
+from .contents import Unstable, mapped, signature, tensors, unseen
+from .parts import Patience, is_array, reached
 
 
 class Places:
@@ -56,7 +58,19 @@ class Places:
 
         Somebody passes on what he has read. The version that he read is protected from the next
         only until he is done; under its new name nothing would protect it.
+
+        Raises `StepweaveError` where one lies in something that nobody can make anew.
         """
+        for hidden in unseen(datum):
+            reaches = (
+                each for _, part in reached(hidden, Patience()) for each in _tensors_of(part)
+            )
+            if any(map(self._in_a_slot, reaches)):
+                raise StepweaveError(
+                    f"what it publishes holds, in a {type(hidden).__name__}, memory of a value "
+                    "that it has read and that will be written again: publish a copy",
+                    code="SW-SHARED-MEMORY",
+                )
         if not any(self._in_a_slot(tensor) for tensor in tensors(datum)):
             return datum
         return mapped(datum, lambda each: each.clone() if self._in_a_slot(each) else each)
@@ -201,6 +215,14 @@ def place(tensor: Tensor) -> Hashable:
         tensor.device,
         tensor.is_neg() or tensor.is_conj(),
     )
+
+
+def _tensors_of(part: Any) -> Iterator[Tensor]:
+    """The tensor whose memory it is: itself, or that behind an array."""
+    while is_array(part) and part.base is not None:
+        part = part.base
+    if isinstance(part, Tensor) and part.layout is torch.strided:
+        yield part
 
 
 def _with(known: Mapping[int, Any], storages: Sequence[torch.UntypedStorage]) -> dict[int, Any]:

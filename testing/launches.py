@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from ..backends.operations import is_composite, is_view
+from ..backends.operations import composed, is_composite, is_view
 
 COPIES = ("copy_", "_to_copy", "clone")
 NOTHING = ("aten::empty", "aten::new_empty", "aten::_unsafe_view")
@@ -82,7 +82,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return operation(*args, **kwargs)
         if is_composite(operation):  # in inference mode these arrive whole
             with self:
-                return operation.decompose(*args, **kwargs)
+                return composed(operation, args, kwargs)
         result = operation(*args, **kwargs)
         if not is_view(operation) and not operation.name().startswith(NOTHING):
             name = operation.name().removeprefix("aten::").partition(".")[0]

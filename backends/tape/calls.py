@@ -1,7 +1,7 @@
 """How an operation is done again, with its result in a given place.
 
 Every way is tried when the operation is noted: its result must have the bits of the operation's
-own, or the next way is tried. The last way, the operation itself and a copy, is always right.
+own, or the next way is tried. The last way is the operation itself and a copy.
 Libraries choose their kernels by type, shape and layout, never by content, so what was tried holds
 for all later contents.
 """
@@ -30,11 +30,14 @@ _ALLOCATES = frozenset(
 def way_of(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[Tensor]
 ) -> Way | None:
-    """The first way that gives `results[...]` again; None where nothing needs to be done."""
+    """The first way that gives `results[...]` again; None where nothing needs to be done.
+
+    Raises `NoWay`, and what the operation raises that is called again.
+    """
     if _does_nothing(func):
         return None
     if mutates(func):
-        return _in_place(func)
+        return partial(_and_copy, func) if _returns_new(func) else _in_place(func)
     key = (func, _kinds(args), tuple((k, _kinds([v])) for k, v in kwargs.items()))
     known = _known.get(key)
     if known is None:
@@ -42,6 +45,16 @@ def way_of(
         if len(_known) > _REMEMBERED:
             _known.clear()
     return known
+
+
+class NoWay(Exception):
+    """An operation cannot be done again."""
+
+
+@cache
+def _returns_new(func: Any) -> bool:
+    """Whether something that it returns is no argument of it."""
+    return any(returned.alias_info is None for returned in func._schema.returns)
 
 
 @cache
@@ -85,7 +98,7 @@ def _tried(
         same = zip(places, results, strict=True)
         if all(a.stride() == b.stride() and same_bits(a, b) for a, b in same):
             return way
-    return partial(_and_copy, func)
+    raise NoWay("called again, it gives something else")
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -105,6 +118,7 @@ def _ways(func: Any) -> Iterator[Way]:
         yield own
     if (overload := _out_overload(func)) is not None:
         yield partial(_with_outs, overload)
+    yield partial(_and_copy, func)
 
 
 def _copied(

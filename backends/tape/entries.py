@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -10,16 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..operations import mutates
-from .program import Operation
-
-
-def leaves(parts: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors `[...]` among the arguments or results of an operation."""
-    for part in parts:
-        if isinstance(part, Tensor):
-            yield part
-        elif isinstance(part, list | tuple):
-            yield from leaves(part)
+from .program import Operation, leaves
 
 
 def memory_of(tensor: Tensor) -> int:

@@ -8,9 +8,10 @@ call from Python reaches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -45,8 +46,7 @@ class Operation:
     def __call__(self) -> None:
         results = self.func(*self.args, **self.kwargs)
         if self.places:
-            several = results if isinstance(results, list | tuple) else (results,)
-            for place, result in zip(self.places, several, strict=True):
+            for place, result in zip(self.places, leaves([results]), strict=True):
                 place.copy_(result)
 
     def moved(self, change: Change) -> Operation:
@@ -113,24 +113,57 @@ def operation(
 ) -> Operation:
     """A call of `func`, its results copied to `places[...]`.
 
-    Numbers that stand for tensors become tensors, as no node has them.
+    Numbers that stand for tensors become tensors where that changes nothing, as no node has them.
     """
     parameters = _declared(func).parameters
     types = {parameter.name: parameter.written for parameter in parameters}
-    given = zip((each.written for each in parameters if not each.named), args, strict=False)
+    written = [each.written for each in parameters if not each.named][: len(args)]
+    written += [types[name] for name in kwargs]
+    parts = [*args, *kwargs.values()]
+    numbers = [
+        place
+        for place, (type_, part) in enumerate(zip(written, parts, strict=True))
+        if type_ == "Tensor" and type(part) in _DTYPES
+    ]
+    if numbers:
+        tensors = [*leaves(parts)]
+        for place in numbers:
+            parts[place] = _as_tensor(parts[place], tensors)
     return Operation(
         func,
-        tuple(_as_tensor(written, part) for written, part in given),
-        {name: _as_tensor(types[name], part) for name, part in kwargs.items()},
+        tuple(parts[: len(args)]),
+        dict(zip(kwargs, parts[len(args) :], strict=True)),
         places,
     )
 
 
-def _as_tensor(type_: str, part: Any) -> Any:
-    if type_ != "Tensor" or not isinstance(part, bool | int | float):
-        return part
-    dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}[type(part)]
-    return torch.tensor(part, dtype=dtype)
+_DTYPES: Mapping[type, torch.dtype] = MappingProxyType(
+    {bool: torch.bool, int: torch.int64, float: torch.float64}
+)
+
+
+def _as_tensor(number: Any, beside: Sequence[Tensor]) -> Any:
+    """A tensor for a number that is given with others `[...]`, if torch then computes in the same
+    type: a number of Python never makes that larger, a tensor without dimensions may."""
+    made = torch.tensor(number, dtype=_DTYPES[type(number)])
+    settles = any(each.dim() and _rank(each) >= _rank(made) for each in beside)
+    alike = (torch.result_type(t, number) == torch.result_type(t, made) for t in beside)
+    return made if settles and all(alike) else number
+
+
+def _rank(tensor: Tensor) -> int:
+    """What decides of two types which is the larger, before their sizes do."""
+    kind = tensor.dtype
+    return 3 if kind.is_complex else 2 if kind.is_floating_point else int(kind != torch.bool)
+
+
+def leaves(parts: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors `[...]` among the arguments or results of an operation."""
+    for part in parts:
+        if isinstance(part, Tensor):
+            yield part
+        elif isinstance(part, list | tuple):
+            yield from leaves(part)
 
 
 def in_few_calls(steps: Sequence[Operation]) -> list[Call]:
@@ -197,7 +230,11 @@ class _Program:
     def _value(self, type_: Any, written: str, part: Any) -> Any:
         if isinstance(part, Tensor):
             return self._tensor(part)
+        if written == "Tensor" and part is not None:
+            raise NoNode  # a number
         if isinstance(part, list | tuple) and (not part or "Tensor" in written):
+            if not isinstance(type_, torch._C.ListType):
+                raise NoNode  # nothing makes an optional list
             values = [self._value(_TENSOR, "Tensor", each) for each in part]
             node = self._graph.create("prim::ListConstruct", values, 1)
             node.output().setType(type_)

@@ -21,12 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...graph.errors import shortly
 from ..dispatch import Dispatch
-from ..operations import asks, is_composite
+from ..operations import asks, composed, is_composite
 from .arrange import Pool, arranged
 from .calls import way_of
-from .entries import Called, Entry, leaves
-from .program import Call, in_few_calls
+from .entries import Called, Entry, memory_of
+from .program import Call, in_few_calls, leaves
+
+_LIFT = torch.ops.aten.lift_fresh.default
+_DETACH = torch.ops.aten.detach_.default  # of what has no gradient
 
 
 class Tape:
@@ -96,36 +100,58 @@ class _Noting(Dispatch):
         self._tape = tape
         self.entries: list[Entry] = []
         self.paused = False
+        self._from_host: set[int] = set()  # memory that is no operation's result
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.paused or self._tape.refused is not None:
+        if self.paused or self._tape.refused is not None or func is _DETACH:
             return func(*args, **kwargs)
         if is_composite(func):
             with self:
-                parts = func.decompose(*args, **kwargs)
-            if parts is not NotImplemented:
-                return parts
+                return composed(func, args, kwargs)
         if why := _why_not(func, args):
             self._tape.refuse(why)
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        results = tuple(leaves(result if isinstance(result, list | tuple) else (result,)))
-        again = way_of(func, args, kwargs, results)
-        self.entries.append(Entry(func, args, kwargs, results, again, self._tape.parts - 1))
+        try:
+            self._note(func, args, kwargs, result)
+        except Exception as error:  # the body goes on: nothing is wrong with it
+            self._tape.refuse(f"{func.overloadpacket.__name__}: {shortly(error)}")
         return result
+
+    def _note(self, func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> None:
+        results = tuple(leaves(result if isinstance(result, list | tuple) else (result,)))
+        name = func.overloadpacket.__name__
+        if any(map(_in_other_bits, leaves((*args, *kwargs.values(), *results)))):
+            self._tape.refuse(f"{name} works on a conjugate or negated view")
+            return
+        if func is _LIFT:
+            self._from_host.update(map(memory_of, results))
+        again = way_of(func, args, kwargs, results)
+        entry = Entry(func, args, kwargs, results, again, self._tape.parts - 1)
+        if entry.mutates and not self._from_host.isdisjoint(entry.writes):
+            # Each step has its own, or it is one and the same: nobody can tell.
+            self._tape.refuse(f"{name} changes what came from the host")
+        self.entries.append(entry)
 
 
 def _why_not(func: Any, args: tuple[Any, ...]) -> str | None:
     if asks(func, args):
         what = "gives a number to the host, or has a size that depends on contents"
+    elif torch.Tag.inplace_view in func.tags:
+        what = "changes the shape of a tensor that others may have"
     elif _draws(func) and _given(func, args, "dropout_p") != 0:
         what = "draws from a generator of torch"
     else:
         return None
     return f"{func.overloadpacket.__name__} {what}"
+
+
+def _in_other_bits(tensor: Tensor) -> bool:
+    """Whether its memory holds something else than its numbers."""
+    return tensor.is_conj() or tensor.is_neg()
 
 
 @cache

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ...backends.dispatch import Dispatch
-from ...backends.operations import asks, is_composite, is_view
+from ...backends.operations import asks, composed, is_composite, is_view
 from ...executors.concurrent import run_on
 from ...executors.parts import Patience, reached
 from ...executors.report import RunReport
@@ -134,7 +134,7 @@ class _Kernels(Dispatch):
         kwargs = kwargs or {}
         if is_composite(operation):
             with self:
-                return operation.decompose(*args, **kwargs)
+                return composed(operation, args, kwargs)
         if is_view(operation):
             return operation(*args, **kwargs)
         tensors = _flat([*args, *kwargs.values()]) if operation is not UPLOAD else ()
@@ -147,6 +147,9 @@ class _Kernels(Dispatch):
         unowned = partial(_mapped, self._device.allocator.unowned)
         late_args = [unowned(each) for each in args]
         late_kwargs = {name: unowned(each) for name, each in kwargs.items()}
+        if operation._schema.is_mutable and _returns_new(operation):
+            self._device.drain(self._stream)  # nobody knows the shape of it
+            return operation(*args, **kwargs)
         if operation._schema.is_mutable:
             self._give(_call(operation, late_args, late_kwargs, ()))
             return _written(operation, args, kwargs)
@@ -220,6 +223,11 @@ def _meta(tensor: Tensor) -> Tensor:
 
 def _on_meta(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {"device": torch.device("meta")} if "device" in kwargs else {}
+
+
+def _returns_new(operation: Any) -> bool:
+    """Whether something that it returns is no argument of it."""
+    return any(returned.alias_info is None for returned in operation._schema.returns)
 
 
 def _written(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -102,6 +103,11 @@ CASES: dict[str, tuple[Body, list[Tensor]]] = {
                               t[0].logsumexp(0), t[0].cumsum(1)], [floats()]),
     "several results": (lambda t: [*t[0].max(dim=1), *t[0].topk(3), *t[0].sort(dim=1)], [floats()]),
     "no elements": (lambda t: [t[0][:0] * 2, torch.cat([t[0][:0], t[0]])], [floats()]),
+    "numbers of Python": (lambda t: [t[0] // 0.3, t[0] * 7919 * 0.1, t[1].sum() * 0.1, t[0] / 3,
+                                     t[1].sum() > 0.1, t[1] + 2], [torch.arange(ROWS), floats()]),
+    "no dimensions": (lambda t: [t[0].sum(dim=()), t[0].mean(dim=())], [floats()]),
+    "composites": (lambda t: [F.interpolate(t[0][None, None], size=(9, 5), mode="bilinear"),
+                              t[0][0] @ t[1]], [floats(), torch.randn(3, COLUMNS, 5)]),
     "of numbers only": (lambda t: [torch.arange(COLUMNS) * t[0], torch.zeros(3).new_ones(2)],
                         [floats()]),
 }  # fmt: skip
@@ -312,6 +318,40 @@ def test_what_gives_numbers_to_the_host_is_not_recorded_but_done() -> None:
     tape = recorded(body)
     assert "number" in str(tape.refused)
     assert torch.equal(out, x * x[0, 0] + 1)
+
+
+def test_what_an_operation_gives_beside_what_it_changes_is_given_again() -> None:
+    library = torch.library.Library("stepweave_tests", "FRAGMENT")
+    library.define("fill_and_sum(Tensor(a!) cache, Tensor x) -> (Tensor, Tensor?)")
+    library.impl("fill_and_sum", lambda cache, x: (cache.add_(x).sum(dim=0), None), "CPU")
+    follows(lambda t: [torch.ops.stepweave_tests.fill_and_sum(*t)[0] * 2], [floats(), floats()])
+
+
+def turned(x: Tensor) -> Tensor:
+    row = x.clone()
+    return row[0, 0] + row.t_()
+
+
+REFUSED: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "from the host": ("changes what came from the host", lambda x: torch.tensor(1.0).add_(x.sum())),
+    "of an array": (
+        "came from the host",
+        lambda x: torch.from_numpy(numpy.ones(8, "f")).add_(x[0]),
+    ),
+    "a conjugate": ("conjugate", lambda x: x.to(torch.complex64).conj() * 2),
+    "a negated view": ("negated", lambda x: x.to(torch.complex64).conj().imag * 2),
+    "another shape": ("the shape of a tensor", turned),
+    "sparse": ("_to_sparse", lambda x: x.to_sparse().to_dense()),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_no_recording_can_hold_is_refused_and_done(case: str) -> None:
+    said, body = REFUSED[case]
+    x, out = floats(), torch.zeros(())
+    tape = recorded(lambda: out.copy_(body(x).abs().sum()))
+    assert said in str(tape.refused)
+    assert torch.equal(out, body(x).abs().sum())
 
 
 @pytest.mark.parametrize("draw", [torch.rand, torch.randn])

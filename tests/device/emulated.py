@@ -30,7 +30,7 @@ from torch import Tensor
 
 from stepweave.backends import NoDevice, backend_named
 from stepweave.backends.dispatch import Dispatch
-from stepweave.backends.operations import asks, is_composite, is_view
+from stepweave.backends.operations import asks, composed, is_composite, is_view
 from stepweave.executors.report import RunReport
 from stepweave.executors.run import Executor
 from stepweave.executors.run_arguments import RunArguments
@@ -105,7 +105,7 @@ def perform(operation: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     if SWITCH.forbids and _asks(operation, args, kwargs):
         raise Misplaced("asks the device", f"{operation} needs a value on the host")
     if is_composite(operation):
-        return operation.decompose(*args, **kwargs)
+        return composed(operation, args, kwargs)
     if operation in COPIES:
         return _copy(operation, args, kwargs)
     wrappers: dict[int, Emulated] = {}
@@ -326,7 +326,7 @@ class DeviceOp(Dispatch):
             return operation(*args, **kwargs)
         if is_composite(operation):
             with self:
-                return operation.decompose(*args, **kwargs)
+                return composed(operation, args, kwargs)
         if _asks(operation, args, kwargs):
             raise Misplaced("asks the device", f"{operation} needs a value on the host")
         tensors = _tensors(args, kwargs)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import ctypes
 import gc
 import weakref
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from stepweave.backends.tape.arrange import Pool
 from stepweave.executors import captured_segment, run, threads
 from stepweave.executors.capture import Captures
 from stepweave.executors.counts import Counts
@@ -20,6 +25,7 @@ from stepweave.executors.serial_program import SerialProgram
 from stepweave.executors.serial_recorded import OnOneThread
 from stepweave.executors.threads import OnThreads
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
+from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from tests.executors.test_capture import STEPS, add, carry, outs, pipeline
@@ -168,6 +174,80 @@ def test_memory_that_is_given_away_is_not_recorded() -> None:
     assert outs(plan, executor) == outs(plan)
     assert counts(executor).captured == 0
     assert "gives memory to code" in " ".join(counts(executor).eager)
+
+
+def passing_on(change: Callable[[Tensor], Any]) -> Plan:
+    """`hold` publishes what it read under a name of its own, and somebody reads that later."""
+
+    def stage(ctx: OpContext) -> None:
+        begun: Tensor = ctx.buffer("begun")
+        ctx.write("begun", begun.fill_(ctx.step))
+
+    def work(ctx: OpContext) -> None:
+        ctx.write("made", ctx.read("begun") * 2)
+
+    def hold(ctx: OpContext) -> None:
+        ctx.write("held", change(ctx.read("made")))
+
+    def late(ctx: OpContext) -> None:
+        held = ctx.read("held")
+        ctx.write("seen", None if held is None else held.tolist())
+
+    zeros = partial(torch.zeros, 3)
+    nodes = [
+        Node(
+            "work",
+            (Op(writes=("begun",), run=stage),),
+            (Op((Read("begun"),), ("made",), run=work),),
+            stream="compute",
+        ),
+        Node("hold", (Op(),), (Op((Read("made"),), ("held",), run=hold),), stream="compute"),
+        Node("late", (Op((Read("held", 2),), ("seen",), run=late),), offset=1),
+    ]
+    values = [
+        Value("begun", "pinned", "slots", allocate=zeros),
+        Value("made", "device", "slots", initial=zeros()),
+        Value("held", "pinned", "slots"),
+        Value("seen", "host", "fresh"),
+    ]
+    return compile_plan(StepGraph.build(nodes, values, order="keep"))
+
+
+@pytest.mark.parametrize("executor", [OnThreads, OnOneThread])
+@pytest.mark.parametrize("change", [Tensor.cpu, lambda each: each[:], Tensor.clone])
+def test_what_is_on_the_host_already_is_passed_on_as_it_is_now(
+    change: Callable[[Tensor], Tensor], executor: type[OnThreads]
+) -> None:
+    plan = passing_on(change)
+    found, wanted = (
+        run(plan, executor=each, steps=STEPS, keep=["seen"]).kept["seen"]
+        for each in (executor(), "serial")
+    )
+    assert found == wanted
+    assert wanted[-1] == [2.0 * (STEPS - 3)] * 3
+
+
+@pytest.mark.parametrize("wrap", [lambda x: MappingProxyType({"x": x}), lambda x: deque([x])])
+def test_memory_of_a_slot_within_what_nobody_can_make_anew_is_refused(
+    wrap: Callable[[Tensor], object],
+) -> None:
+    with pytest.raises(NodeFailure, match="publish a copy") as caught:
+        run(passing_on(wrap), executor=OnThreads(), steps=STEPS)
+    assert getattr(caught.value.__cause__, "code", "") == "SW-SHARED-MEMORY"
+
+
+def test_a_step_is_done_once_where_what_was_noted_of_it_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> int:
+        raise RuntimeError("no memory")
+
+    plan, executor = pipeline(), OnThreads()
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "take", full)
+        assert outs(plan, executor) == outs(plan)
+    assert counts(executor).captured == 0
+    assert "no memory" in " ".join(counts(executor).eager)
 
 
 def test_what_fails_while_it_is_recorded_fails_as_usual() -> None:

@@ -109,7 +109,12 @@ class ConcurrentRun:
             statuses=self.statuses,
             fail_on_stream=self._fail_on_stream,
         )
-        first = self._add_leg(plan, Frontier(given.steps, tail=self.programs[id(plan)].tail))
+        try:
+            first = self._add_leg(plan, Frontier(given.steps, tail=self.programs[id(plan)].tail))
+        except BaseException:  # of states or values that there are not
+            device.close(None)
+            self.let_go()
+            raise
         self._first = dict.fromkeys(self.hosts, first)  # until each has begun, however late
 
     def _add_leg(

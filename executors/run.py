@@ -12,8 +12,8 @@ from ..graph import arguments
 from ..graph.plan import Plan
 from ..graph.verifier.verified import verified, verified_switch
 from .course import Course
-from .errors import NodeFailure
-from .firings import in_cycles, in_steps
+from .errors import NodeFailure, StuckWait
+from .firings import in_cycles, in_step, in_steps
 from .recorder import Recorder
 from .report import RunReport
 from .run_arguments import RunArguments
@@ -88,7 +88,13 @@ def run(
     if plan.graph.declared is None:
         report = executor(verified(plan), given)
     else:
-        report = in_steps(plan, executor(verified(plan), in_cycles(plan, given)), keep)
+        try:
+            report = in_steps(plan, executor(verified(plan), in_cycles(plan, given)), keep)
+        except NodeFailure as failure:
+            raise in_step(plan, failure) from failure.__cause__
+        except StuckWait as error:
+            error.add_note(f"steps are counted here in cycles of {plan.graph.cycle}")
+            raise
     if course is not None:
         report = replace(report, legs=course.legs)
     if trace is True and recorder is not None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 from statistics import median
+from types import MappingProxyType
 
 from ..executors.report import RunReport
 from ..graph.errors import StepweaveError, did_you_mean
@@ -21,10 +22,17 @@ from .simulated import Clock, program_of, simulate
 from .timeline import Timeline
 
 
-def measured(plan: Plan, report: RunReport, *, serial: bool = False) -> Timeline:
+def measured(
+    plan: Plan,
+    report: RunReport,
+    *,
+    serial: bool = False,
+    modes: Mapping[int, str] = MappingProxyType({}),
+) -> Timeline:
     """The timeline of a run that was traced: `run(plan, trace=True)`.
 
-    `serial`: it was the serial executor's, which heeds the reference order alone. The period is
+    `serial`: it was the serial executor's, which heeds the reference order alone. `modes`: of each
+    step that has one; waits that depend on it took place, or did not. The period is
     the median of the steady steps' lengths, or the mean of all where there are none. Raises
     `StepweaveError` for a run without events, or events of another plan.
     """
@@ -40,8 +48,15 @@ def measured(plan: Plan, report: RunReport, *, serial: bool = False) -> Timeline
         times[event.op, event.step] = (round(event.start_s * 1e6, 3), round(event.end_s * 1e6, 3))
     steps = max(report.steps, 1 + max(event.step for event in report.events))
     clock = Clock(plan, program_of(plan, serial), steps, {}, Random(0), 0.0, None, times)
+    clock.mode_of = modes.get
     clock.run()
     timeline = clock.timeline(0.0)
+    begun: dict[str, int] = {}  # of a long run perhaps only the last steps were noted
+    for op, step in times:
+        begun[op] = min(step, begun.get(op, step))
+    steady = timeline.steady
+    whole = range(max([steady.start, *begun.values()]), steady.stop)
+    timeline = replace(timeline, steady=whole)
     lengths = step_lengths(timeline)
     period = median(lengths) if lengths else timeline.seconds * 1e6 / steps
     return replace(timeline, period_us=period)
@@ -53,17 +68,24 @@ def planned_beside(
     *,
     serial: bool = False,
     costs: Mapping[str, float] | None = None,
+    modes: Mapping[int, str] = MappingProxyType({}),
 ) -> Timeline:
     """What the plan would have taken: simulated, each op at its median cost in the run.
 
-    `costs` (µs per op) go before these. Hand-overs between threads are not in it, so the run is
-    as much slower as they and the ops' unevenness make it.
+    `costs` (µs per op) go before these; `modes` as above. Hand-overs between threads are not in it,
+    so the run is as much slower as they and the ops' unevenness make it.
     """
     named = {**op_costs(run), **(costs or {})}
-    return simulate(plan, steps=run.steps, costs=named, serial=serial)
+    return simulate(plan, steps=run.steps, costs=named, serial=serial, mode_of=modes.get)
 
 
-def replayed_us(plan: Plan, run: Timeline, *, serial: bool = False) -> float:
+def replayed_us(
+    plan: Plan,
+    run: Timeline,
+    *,
+    serial: bool = False,
+    modes: Mapping[int, str] = MappingProxyType({}),
+) -> float:
     """Mean time per steady step if every op took what it took in this run, and hand-overs nothing.
 
     Between this and the measured mean lies what handing over costs; between this and the planned
@@ -75,6 +97,7 @@ def replayed_us(plan: Plan, run: Timeline, *, serial: bool = False) -> float:
         steps=run.steps,
         takes=lambda turn: took.get((turn.op, turn.step), 0.0),
         serial=serial,
+        mode_of=modes.get,
     )
     lengths = step_lengths(again)
     return sum(lengths) / len(lengths) if lengths else 0.0

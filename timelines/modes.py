@@ -100,7 +100,8 @@ def by_mode(
         return costs.get(modes.get(turn.step, ""), plain).get(turn.op, 0.0)
 
     op = paced_by(run)
-    again = lengths_by_step(simulate(plan, steps=run.steps, takes=takes, serial=serial), op)
+    as_ran = simulate(plan, steps=run.steps, takes=takes, serial=serial, mode_of=modes.get)
+    again = lengths_by_step(as_ran, op)
     once = lengths_by_step(simulate(plan, steps=run.steps, costs=plain, serial=serial), op)
     found = [
         ModeTime(
@@ -108,7 +109,13 @@ def by_mode(
             len(steps),
             fmean(lengths[step] for step in steps),
             fmean(again[step] for step in steps),
-            simulate(plan, steps=run.steps, costs=costs[mode], serial=serial).period_us,
+            simulate(
+                plan,
+                steps=run.steps,
+                costs=costs[mode],
+                serial=serial,
+                mode_of=dict.fromkeys(range(run.steps), mode).get,
+            ).period_us,
         )
         for mode, steps in counted.items()
     ]

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ..executors.errors import StuckWait
 from ..executors.instructions import Program, Task
+from ..executors.serial_program import SerialProgram
 from ..graph import arguments
 from ..graph.errors import StepweaveError, did_you_mean
 from ..graph.plan import Plan
@@ -81,8 +82,8 @@ def program_of(plan: Plan, serial: bool) -> Program:
     program = Program.of(plan)
     if not serial:
         return program
-    vertices = plan.graph.vertices.values()  # in reference order
-    tasks = tuple(Task(v.name, v.offset, (), (), None, False) for v in vertices)
+    order = SerialProgram.of(plan.graph).order()
+    tasks = tuple(Task(op, offset, (), (), None, False) for op, offset in order)
     offsets = [task.offset for task in tasks] or [0]
     return replace(
         program, actors={"": tasks}, padding=0, first=min(offsets), tail=max(offsets) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,7 @@ class Trace:
         pieces = []
         for name, steps in parts:
             own = report.of_steps(steps)
-            run = measured(plans[name], own, serial=executor == "serial")
+            run = measured(plans[name], own, serial=executor == "serial")  # none has modes
             begin_us = (own.began_s - report.began_s) * 1e6
             pieces.append(Part(name, plans[name], steps, run, begin_us))
         longest = max(pieces, key=lambda each: len(each.steps))
@@ -107,10 +107,10 @@ class Trace:
         executor: str = "threads",
     ) -> Trace:
         """Raises `StepweaveError` for a run that was not traced, or is too short to judge."""
-        serial = executor == "serial"
-        run = measured(plan, report, serial=serial)
+        serial, modes = executor == "serial", _modes_of(counts)
+        run = measured(plan, report, serial=serial, modes=modes)
         analysis = analyse(run)  # first: a run without steady steps has no costs to plan with
-        planned = planned_beside(plan, run, serial=serial)
+        planned = planned_beside(plan, run, serial=serial, modes=modes)
         return Trace(
             plan=plan,
             run=run,
@@ -118,12 +118,12 @@ class Trace:
             cycle=cycle(run),
             planned=planned,
             planned_cycle=cycle(planned),
-            replayed_us=replayed_us(plan, run, serial=serial),
+            replayed_us=replayed_us(plan, run, serial=serial, modes=modes),
             requests=tuple(requests),
             counts=tuple(counts),
             began_s=report.began_s,
             executor=executor,
-            modes=by_mode(plan, run, {e.step: e.mode for e in counts if e.mode}, serial=serial),
+            modes=by_mode(plan, run, modes, serial=serial),
         )
 
     @staticmethod
@@ -257,6 +257,11 @@ def _before(distance: int) -> str:
         return ""
     steps = "a step" if abs(distance) == 1 else f"{abs(distance)} steps"
     return f" {steps} {'earlier' if distance > 0 else 'later'}"
+
+
+def _modes_of(counts: Iterable[StepCount]) -> dict[int, str]:
+    """By step, where it has one."""
+    return {each.step: each.mode for each in counts if each.mode}
 
 
 def _modes(found: ByMode | None) -> dict[str, Any] | None:

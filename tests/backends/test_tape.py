@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 import pytest
@@ -321,7 +322,8 @@ def test_what_gives_numbers_to_the_host_is_not_recorded_but_done() -> None:
 
 
 def test_what_an_operation_gives_beside_what_it_changes_is_given_again() -> None:
-    library = torch.library.Library("stepweave_tests", "FRAGMENT")
+    made: Any = torch.library.Library
+    library = made("stepweave_tests", "FRAGMENT")
     library.define("fill_and_sum(Tensor(a!) cache, Tensor x) -> (Tensor, Tensor?)")
     library.impl("fill_and_sum", lambda cache, x: (cache.add_(x).sum(dim=0), None), "CPU")
     follows(lambda t: [torch.ops.stepweave_tests.fill_and_sum(*t)[0] * 2], [floats(), floats()])

@@ -101,6 +101,14 @@ def test_threads_compute_what_the_serial_program_computes(part: int) -> None:
     assert compared >= 30
 
 
+def test_a_run_that_is_refused_leaves_no_thread() -> None:
+    before = threading.active_count()
+    for _ in range(3):
+        with pytest.raises(StepweaveError, match="tokne"):
+            run(decode(), executor="threads", steps=2, keep=["tokne"])
+    assert threading.active_count() == before
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 9])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_every_depth_and_length_of_run_agrees_with_serial(depth: int, steps: int) -> None:

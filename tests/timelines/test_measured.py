@@ -295,6 +295,31 @@ def test_a_serial_run_is_held_by_its_one_thread() -> None:
     assert planned.period_us == pytest.approx(sum(op_costs(timeline).values()))
 
 
+def test_a_serial_run_is_in_the_order_of_its_program_not_of_the_listing() -> None:
+    """`reads` is listed above what writes its input."""
+    nodes = [
+        Node("reads", (Op((Read("made"),), cost_us=20.0),)),
+        Node("makes", (Op(writes=("made",), cost_us=10.0),)),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [Value("made")]))
+    simulated = simulate(plan, steps=8, serial=True)
+    ops = [(span.op, span.step) for span in simulated.events if span.step == 3]
+    assert ops == [("makes.host", 3), ("reads.host", 3)]
+    run = measured(plan, as_report(simulated), serial=True)
+    held = run.span("reads.host", 3).held
+    assert held is not None
+    assert (held.op, held.step) == ("makes.host", 3)
+
+
+def test_of_a_long_run_the_last_steps_may_be_all_that_was_noted() -> None:
+    plan = pipelined()
+    whole = as_report(simulate(plan, steps=60))
+    late = replace(whole, events=tuple(each for each in whole.events if each.step >= 40))
+    found = measured(plan, late)
+    assert found.steady.start == 40
+    assert analyse(found).mean_us == pytest.approx(analyse(measured(plan, whole)).mean_us)
+
+
 def test_a_device_op_may_begin_while_it_is_launched() -> None:
     """As kernels do: it is then ready when its launch began, not when that ended."""
     plan = pipelined()

@@ -7,8 +7,8 @@ import pytest
 from stepweave.executors.report import OpEvent, RunReport
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
-from stepweave.timelines.measured import measured
-from stepweave.timelines.modes import by_mode, simulated_words
+from stepweave.timelines.measured import measured, planned_beside, replayed_us
+from stepweave.timelines.modes import by_mode, simulate_word, simulated_words
 from stepweave.timelines.simulated import Turn, simulate
 from tests.graph.build import device, host, op, value
 from tests.graph.shipped_plans import shipped_plan
@@ -62,6 +62,27 @@ def test_steps_take_what_is_predicted_for_their_mode_and_one_cost_for_all_is_wro
     assert found.predicted_us == pytest.approx(found.measured_us)
     assert found.one_cost_us == pytest.approx(135)
     assert found.measured_us > 3 * found.one_cost_us
+
+
+@pytest.mark.parametrize("word", [("plain",), ("structured", "plain")])
+def test_waits_of_some_modes_take_place_in_these(word: tuple[str, ...]) -> None:
+    plan = shipped_plan("grammar_in_turns")
+    simulated = simulate_word(plan, word, steps=60)
+    modes = {step: word[step % len(word)] for step in range(60)}
+    events = tuple(
+        OpEvent(each.op, each.step, each.actor, each.start_us / 1e6, each.end_us / 1e6)
+        for each in simulated.events
+    )
+    run = measured(plan, RunReport(60, events=events), modes=modes)
+    found = by_mode(plan, run, modes)
+    assert found is not None
+    assert found.predicted_us == pytest.approx(found.measured_us)
+    assert planned_beside(plan, run, modes=modes).period_us == pytest.approx(simulated.period_us)
+    assert replayed_us(plan, run, modes=modes) == pytest.approx(simulated.period_us)
+    if len(word) > 1:
+        assert replayed_us(plan, run) > 1.2 * simulated.period_us, "as if all waits took place"
+    alone = {each.mode: each.alone_us for each in found.modes}
+    assert alone["plain"] == pytest.approx(simulate_word(plan, ("plain",), steps=60).period_us)
 
 
 def test_steps_without_a_mode_count_nowhere() -> None:

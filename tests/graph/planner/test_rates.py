@@ -11,12 +11,13 @@ import pytest
 
 from stepweave.cli.planned import planned as planned_config
 from stepweave.executors.capture import Captures
+from stepweave.executors.errors import NodeFailure
 from stepweave.executors.run import Executor, run
 from stepweave.graph.answers.folding import folded, rate_words
 from stepweave.graph.answers.leases import leases_in_words
 from stepweave.graph.errors import DeadlockError, GraphError, StepweaveError
 from stepweave.graph.modes import Mode
-from stepweave.graph.node import Node, Op, Read, State, Value
+from stepweave.graph.node import Node, Op, OpContext, Read, State, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.leases import pool_leases
@@ -349,6 +350,34 @@ def test_a_run_has_whole_cycles() -> None:
     assert run(plan, steps=4, keep=["count"]).steps == 4
     with pytest.raises(StepweaveError, match="did you mean 'count'"):
         run(plan, steps=4, keep=["cuont"])
+
+
+@pytest.mark.parametrize("executor", ["serial", "threads"])
+def test_a_failure_is_told_with_the_step_that_the_op_saw(executor: str) -> None:
+    seen: list[int] = []
+
+    def seldom(ctx: OpContext) -> None:
+        seen.append(ctx.step)
+        if len(seen) == 3:
+            raise ValueError(f"in {ctx.step}")
+
+    def plain(ctx: OpContext) -> None:
+        ctx.write("number", ctx.step)
+
+    nodes = [
+        Node("each", (Op(writes=("number",), run=plain),)),
+        Node("seldom", (Op((Read("number"), Read("setting")), run=seldom),), every=4, first=1),
+    ]
+    values = [Value("number"), Value("setting", external=True, initial="as given")]
+    plan = compile_plan(StepGraph.build(nodes, values))
+    told: list[NodeFailure] = []
+    with pytest.raises(NodeFailure, match="failed in step 9: ValueError: in 9") as caught:
+        run(plan, executor=executor, steps=16, on_failure=told.append)
+    assert caught.value.step == 9
+    assert {each.step for each in told} <= {9}
+    assert (
+        run(plan, executor=executor, steps=8, keep=["setting"]).kept["setting"] == ["as given"] * 8
+    )
 
 
 def test_costs_and_slots_are_given_by_declared_name_or_by_firing() -> None:

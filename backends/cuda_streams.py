@@ -196,13 +196,41 @@ class _NoCollector:
 _no_collector = _NoCollector()
 
 
+ORIGIN_S = 10.0
+"""After so long stamps count from a new event: times between two are told in single precision, and
+after an hour these would be coarser than a step."""
+
+
+class _Origin:
+    """An event from which stamps count, and when it was: known, or told by the one before."""
+
+    def __init__(self, event: torch.cuda.Event, before: _Origin | None = None) -> None:
+        self.event, self.taken_s = event, perf_counter()
+        self._before = before
+        self._at_s = self.taken_s
+
+    def is_over(self) -> bool:
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    def at_s(self) -> float:
+        """When it was. Only once it is over."""
+        if self._before is not None:
+            self._at_s = self._before.later_s(self.event)
+            self._before = None
+        return self._at_s
+
+    def later_s(self, event: torch.cuda.Event) -> float:
+        """When an event was that is over."""
+        return self.at_s() + float(self.event.elapsed_time(event)) / 1e3
+
+
 class CudaStream:
     """A stream, and the moment from which its stamps count."""
 
     def __init__(self, stream: torch.cuda.Stream, ranges: bool, pools: Pools) -> None:
         self.stream = stream
         self.pools = pools
-        self.origin: tuple[torch.cuda.Event, float] | None = None
+        self._origin: _Origin | None = None
         self._ranges = ranges
 
     def run(self, work: Callable[[int], None], step: int, node: str) -> None:
@@ -221,16 +249,18 @@ class CudaStream:
         self.stream.wait_event(event.event)
 
     def stamp(self) -> Moment:
-        if self.origin is None:
+        if self._origin is None:
             first = self._timing_event()
             first.synchronize()  # once a run, and only where times are asked for
-            self.origin = (first, perf_counter())
-        origin, at = self.origin
-        event = self._timing_event()
+            self._origin = _Origin(first)
+        elif perf_counter() - self._origin.taken_s > ORIGIN_S and self._origin.is_over():
+            self._origin.at_s()
+            self._origin = _Origin(self._timing_event(), self._origin)
+        origin, event = self._origin, self._timing_event()
 
         def moment() -> float | None:
             over = bool(event.query())  # type: ignore[no-untyped-call]
-            return at + origin.elapsed_time(event) / 1e3 if over else None
+            return origin.later_s(event) if over else None
 
         return moment
 

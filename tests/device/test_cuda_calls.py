@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from stepweave.backends import cuda_streams
 from stepweave.backends.cuda_streams import CudaStreams
 from stepweave.cli.planned import planned
 from stepweave.executors.blocking import Blocking
@@ -19,7 +20,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.devices.recorded_calls import Call, RecordedCalls
 from stepweave.testing.histories import recorded_states, recording, with_graph
-from tests.device.fake_cuda import FakeCuda
+from tests.device.fake_cuda import FakeCuda, FakeEvent, FakeStream
 
 GPU = torch.device("cuda", 1)
 NAMES = ("async_eagle3_grammar", "drafter_stream", "grammar_worker")
@@ -130,3 +131,34 @@ def test_host_executors_are_on_their_gpu_too(cuda: FakeCuda, below: str) -> None
     assert len(seen) == 6
     assert {at for _, _, at in seen} == {1}
     assert cuda.synchronized == [1] * 2, "behind each device op that does something"
+
+
+def test_times_of_a_long_run_are_as_fine_as_those_of_a_short_one(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times between two events are in single precision: 31 µs steps are lost after an hour."""
+    now, at = 1000.0, dict[FakeEvent, float]()
+    record = FakeEvent.record
+
+    def recorded_now(event: FakeEvent, stream: FakeStream) -> None:
+        record(event, stream)
+        at[event] = now
+
+    def elapsed(event: FakeEvent, later: FakeEvent) -> float:
+        return float(torch.tensor((at[later] - at[event]) * 1e3, dtype=torch.float32))
+
+    monkeypatch.setattr(FakeEvent, "record", recorded_now)
+    monkeypatch.setattr(FakeEvent, "elapsed_time", elapsed)
+    monkeypatch.setattr(cuda_streams, "perf_counter", lambda: now)
+    with cuda.in_place():
+        stream = CudaStreams(GPU, False).open(["compute"], frozenset())["compute"]
+        for _ in range(6 * 60):
+            now += 61.0
+            stream.stamp()
+        first, began = stream.stamp(), now
+        now += 31e-6
+        then, begun = stream.stamp()(), first()
+    assert begun is not None
+    assert then is not None
+    assert then - begun == pytest.approx(31e-6, abs=1e-7)
+    assert begun == pytest.approx(began, abs=1e-3)

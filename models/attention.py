@@ -16,6 +16,7 @@ q query tokens of a row, C = keys of a row (padded), D head width.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import partial
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
@@ -183,6 +184,15 @@ class _Group:
         return x[where[0]] if len(where) == 1 else torch.cat([x[piece] for piece in where])
 
 
+class Unsaid(Enum):
+    """What an argument is that was not given: None says something."""
+
+    UNSAID = auto()
+
+
+UNSAID = Unsaid.UNSAID
+
+
 def register() -> None:
     """Make `paged_attention` known to transformers. Doing it again changes nothing."""
     AttentionInterface.register(NAME, paged_attention)
@@ -199,7 +209,7 @@ def paged_attention(
     *,
     paged: AttentionBatch | LayerProbe | InGraph,
     paged_invariant: bool | None = None,
-    sliding_window: int | None = None,
+    sliding_window: int | Unsaid | None = UNSAID,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: Any,
@@ -209,11 +219,12 @@ def paged_attention(
     `query[1, H, T, D]`, `key[1, h, T, D]`, `value[1, h, T, D']`; `attention_mask[...]` is not
     used, since positions say what a token sees. `paged_invariant` chooses the arithmetic in which
     a token's bits do not depend on the batch; None means on CPU, in float32 and float64.
-    `sliding_window` counts the token itself; `softcap` bounds the scores (Gemma 2); `s_aux[H]` are
+    `sliding_window` counts the token itself, and is the module's own where nothing is said of it;
+    `softcap` bounds the scores (Gemma 2); `s_aux[H]` are
     attention sinks (gpt-oss). Of a module that keeps latents (`latent.py`), key and value are made
     of these, and the result is expanded. Raises `TypeError` for a module without `layer_idx`.
     """
-    if sliding_window is None:
+    if isinstance(sliding_window, Unsaid):
         sliding_window = getattr(module, "sliding_window", None)
     if scaling is None:
         scaling = query.shape[-1] ** -0.5

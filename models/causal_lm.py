@@ -37,7 +37,7 @@ from .paged_cache import PagedCache, bytes_per_block
 from .placed import Placed, Placing
 from .pretrained import load_model
 from .recurrent import Mixers, RowStates, StatePass, bytes_per_version
-from .rope import RowSpeeds, keep_dynamic, switch_length, undo_rope
+from .rope import RowSpeeds, keep_dynamic, stretched, switch_length, undo_rope
 from .sampling_defaults import sampling_defaults
 from .source import EMBEDDED
 from .support import own_code, plain_experts, refuse, windows
@@ -346,7 +346,7 @@ class CausalLM:
     @property
     def context_length(self) -> int:
         """Positions the model was made for: prompt and output of a request together."""
-        return int(self.config.max_position_embeddings)
+        return max(int(self.config.max_position_embeddings), stretched(self.config) or 0)
 
     def _rope_switch(self) -> int | None:
         try:

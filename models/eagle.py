@@ -75,6 +75,9 @@ class EagleHead:
     go together.
     """
 
+    keeps_states = False
+    """As of `CausalLM`: of its layers none does."""
+
     def __init__(
         self,
         network: EagleNetwork | MtpNetwork,

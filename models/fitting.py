@@ -28,7 +28,7 @@ def fit_drafter(drafter: CausalLM | TranslatedLM | EagleHead, target: CausalLM) 
             f"the drafter has an original context of {switch} tokens (rope_type longrope), the "
             f"target one of {target.rope_switch or target.context_length}; {advice}"
         )
-    if getattr(drafter, "keeps_states", False):
+    if drafter.keeps_states:
         raise UnsupportedModel(
             "the drafter's layers keep states, and a drafter's text is cut where drafts are "
             f"refused; {advice}"

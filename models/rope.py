@@ -48,6 +48,18 @@ def switch_length(config: Any) -> int | None:
     return original if original < config.max_position_embeddings else None
 
 
+def stretched(config: Any) -> int | None:
+    """The context that YaRN makes of the original one; None where it is not stated.
+
+    Model cards have it switched on by `rope_scaling` alone, and leave `max_position_embeddings`.
+    """
+    stated: Any = getattr(config, "rope_parameters", None) or {}
+    original, factor = stated.get("original_max_position_embeddings"), stated.get("factor")
+    if stated.get("rope_type") != "yarn" or not isinstance(original, int):
+        return None
+    return int(original * factor) if isinstance(factor, int | float) else None
+
+
 def rope_types(node: object) -> Iterator[str]:
     """Every type of rotary embedding that a configuration names, at any depth."""
     if isinstance(node, Mapping):

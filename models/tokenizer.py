@@ -36,8 +36,8 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     try:
         with quiet():
             tokenizer = from_local_then_hub(AutoTokenizer, name)
-            works = isinstance(tokenizer, PreTrainedTokenizerBase) and tokenizer.decode(
-                tokenizer("a")["input_ids"]
+            works = isinstance(tokenizer, PreTrainedTokenizerBase) and (
+                tokenizer.decode(tokenizer("a")["input_ids"]) or _has_words(tokenizer)
             )
     except StepweaveError:
         raise
@@ -48,11 +48,17 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
         ) from error
     if not works:
         raise _no_tokenizer(name) or ModelError(
-            f"{name}: its tokenizer makes no tokens of a letter, so it has no vocabulary; copy "
+            f"{name}: its tokenizer has no tokens but special ones, so no vocabulary; copy "
             "tokenizer.json anew, from where its weights are from"
         )
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     return tokenizer
+
+
+def _has_words(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether it has tokens of texts, be it of no letter, as of genes or of chess."""
+    special = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+    return not special.issuperset(tokenizer.get_vocab())
 
 
 def _no_tokenizer(name: str) -> ModelNotFound | None:
@@ -95,7 +101,8 @@ class StreamDecoder:
 
     A token may end in the middle of a UTF-8 character, so text is held back until it is whole.
     All pieces, that of `finish` included, concatenate to `tokenizer.decode(ids,
-    skip_special_tokens=True, clean_up_tokenization_spaces=False)`. With `prompt_ids` they are
+    skip_special_tokens=True, clean_up_tokenization_spaces=False)`; of bytes that are no UTF-8 some
+    tokenizers make less then, once they see the bytes around. With `prompt_ids` they are
     what the ids add to the text of the prompt: some tokenizers drop the first space of a text,
     and the first space of an output is not that.
 

@@ -44,6 +44,7 @@ class TranslatedLM:
         self.model, self.vocab_size = model, vocab_size
         self.name = f"{model.name}, in another vocabulary"
         self.device, self.rope_switch = model.device, model.rope_switch
+        self.keeps_states = model.keeps_states
         self._reads, self._own, self._common = (
             each.to(model.device) for each in (reads, own, common)
         )

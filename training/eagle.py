@@ -283,7 +283,9 @@ def written(args: argparse.Namespace) -> Callable[[LlamaForCausalLM], Drafted]:
     """What the head that was written drafts."""
 
     def drafted_by(target: LlamaForCausalLM) -> Drafted:
-        head = EagleHead.load(args.out, CausalLM.load(args.target, invariant=False))
+        head = EagleHead.load(
+            args.out, CausalLM.load(args.target, dtype="float32", invariant=False)
+        )
         return drafting(head.network, target, head.draft_ids)
 
     return drafted_by

@@ -101,7 +101,9 @@ def written(args: argparse.Namespace) -> Callable[[LlamaForCausalLM], Drafted]:
     """What the heads that were written draft."""
 
     def drafted_by(target: LlamaForCausalLM) -> Drafted:
-        heads = MedusaHeads.load(args.out, CausalLM.load(args.target, invariant=False))
+        heads = MedusaHeads.load(
+            args.out, CausalLM.load(args.target, dtype="float32", invariant=False)
+        )
         return drafting(heads.network, target)
 
     return drafted_by

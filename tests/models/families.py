@@ -105,6 +105,9 @@ SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "blenderbot": {"encoder_attention_heads": 4, "decoder_attention_heads": 4},
     "deepseek_v2": {"topk_method": "greedy", "num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4},
+    "exaone4": {"num_hidden_layers": 4},  # three slide, and the fourth does not
+    "exaone_moe": {"num_hidden_layers": 4},
+    "kolibri1": {"num_hidden_layers": 4},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
@@ -222,6 +225,8 @@ def built(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
                 each.normal_(std=1.5 * each.shape[1] ** -0.5)
             elif not each.isfinite().all():  # left as it was allocated
                 each.normal_()
+            else:  # what begins as zeros or ones does something, too
+                each.add_(torch.randn_like(each), alpha=0.1)
     nn.Module.to(model, dtype).train(False)
     assert isinstance(model, PreTrainedModel)
     return model

@@ -1,5 +1,6 @@
 """Training sees what drafting will see, counts as decoding counts, and writes what loads."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.eagle_network import EagleConfig, EagleNetwork
 from stepweave.testing.models import tiny_model
+from training import eagle, medusa
 from training.eagle import export, new_head
 from training.measuring import Conditional, table
 from training.train import load_model
@@ -123,3 +125,15 @@ def test_what_training_writes_is_the_published_layout_and_loads(style: str, tmp_
     loaded = head.network.state_dict()
     for name, weight in network.state_dict().items():
         assert torch.equal(loaded[name], weight.half().float())
+
+
+@pytest.mark.parametrize("module", [eagle, medusa])
+def test_what_was_trained_is_measured_in_the_precision_of_its_target(
+    module: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = {eagle: "eagle3", medusa: "medusa"}[module]
+    out = str(TARGET.parent / name)
+    asked = ["--evaluate", "--out", out, "--prompts", "1", "--stories", "1"]
+    monkeypatch.setattr(sys, "argv", [name, *asked])
+    module.main()
+    assert "| all |" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """A checkpoint is loaded whole or refused by name, in one sentence of ours."""
 
+import copy
 import json
 import logging
 import shutil
@@ -13,13 +14,19 @@ import torch
 import transformers
 from huggingface_hub.errors import RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import BPE
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
+    GptOssConfig,
     LlavaConfig,
     Mistral4Config,
     MixtralConfig,
     PreTrainedConfig,
+    PreTrainedTokenizerFast,
     T5Config,
     ViTConfig,
 )
@@ -30,8 +37,11 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.errors import ModelError, ModelNotFound, UnsupportedModel
 from stepweave.models.source import from_local_then_hub, resolve
+from stepweave.models.support import windows
 from stepweave.models.tokenizer import load_tokenizer
 from stepweave.testing.models import SIZE, save_tiny, tiny_model
+from tests.models.families import built, tiny_config
+from tests.models.paged_rows import PagedRows
 
 Spoil = Callable[[Path], Any]
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -424,7 +434,7 @@ NO_TOKENIZER: dict[str, tuple[Spoil, str]] = {
     ),
     "without a vocabulary": (
         content("tokenizer.json", json.dumps(EMPTY).encode()),
-        "its tokenizer makes no tokens of a letter",
+        "its tokenizer has no tokens but special ones",
     ),
 }
 
@@ -472,3 +482,78 @@ def test_models_are_refused_by_a_kind_of_error_that_says_what_is_wrong(
     folder = spoiled(whole["dense"], config(model_type="t5"), tmp_path)
     with pytest.raises(UnsupportedModel):
         CausalLM.load(folder)
+
+
+def test_a_tokenizer_of_few_letters_is_one(tmp_path: Path) -> None:
+    """As of genes, chess or music, without a token for what it does not know."""
+    letters = Tokenizer(BPE({"</s>": 0, "A": 1, "C": 2, "G": 3, "T": 4}, []))
+    letters.decoder = Fuse()
+    fast: Any = PreTrainedTokenizerFast
+    fast(tokenizer_object=letters, eos_token="</s>").save_pretrained(tmp_path)
+    found = load_tokenizer(tmp_path)
+    assert found.decode(found("GATTACA")["input_ids"]) == "GATTACA"
+
+
+@pytest.mark.parametrize(
+    ("seed", "invariant", "family"), [(1, True, "mixtral"), (19, False, "gpt_oss")]
+)
+def test_a_router_that_takes_another_expert_by_rounding_is_no_fault(
+    seed: int, invariant: bool, family: str
+) -> None:
+    """One more rounding moves nothing here, and the paged pass moves a token to another expert."""
+    sizes: dict[str, Any] = {
+        "vocab_size": 320,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "head_dim": 16,
+    }
+    heads: dict[str, Any] = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+    }
+    config: Any = (
+        MixtralConfig(**sizes, **heads, num_hidden_layers=4, num_local_experts=8)
+        if family == "mixtral"
+        else GptOssConfig(**sizes, **heads, num_hidden_layers=2, num_local_experts=16)
+    )
+    build: Any = AutoModelForCausalLM.from_config
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        model = build(config, attn_implementation="eager")
+        for name, each in model.named_parameters():
+            if "embed" in name:
+                each.normal_()
+            elif each.dim() >= 2:
+                each.normal_(std=each.shape[1] ** -0.5)
+    nn.Module.to(model, torch.bfloat16)
+    assert CausalLM.wrap(model, invariant=invariant).dtype == torch.bfloat16
+
+
+def test_the_context_of_a_model_is_what_yarn_makes_of_it() -> None:
+    """Where a model card has it switched on by `rope_scaling` alone."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    sizes = {"max_position_embeddings": 40, "rope_scaling": {**scaling, "rope_theta": 10000.0}}
+    model = tiny_model("qwen3", 0, torch.float64, **sizes)
+    reference = copy.deepcopy(model)
+    found = CausalLM.wrap(model, invariant=False)
+    assert found.context_length == 128
+    prompt = [5 + at % 50 for at in range(60)]
+    wanted: Any = reference.generate(  # type: ignore[operator]
+        torch.tensor([prompt]), max_new_tokens=12, do_sample=False, pad_token_id=0
+    )
+    rows = PagedRows(found)
+    logits = rows.feed(("a", prompt))[0][-1:]
+    for token in wanted[0, len(prompt) :].tolist():
+        assert int(logits.argmax()) == token
+        logits = rows.feed(("a", [token]))[0]
+
+
+def test_a_layer_that_says_it_has_no_window_has_none() -> None:
+    """EXAONE 4 keeps the window of its sliding layers in all, and says None where none slides."""
+    config = copy.deepcopy(tiny_config("exaone4"))
+    assert config is not None
+    kinds: Any = config
+    assert {*kinds.layer_types} == {"sliding_attention", "full_attention"}
+    model = CausalLM.wrap(built(config, torch.float32), invariant=False)
+    assert {shape for shape in windows(model.config).values()} == {None, 9}

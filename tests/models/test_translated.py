@@ -12,7 +12,8 @@ from torch import Tensor
 
 from stepweave.models.attention import AttentionBatch
 from stepweave.models.causal_lm import CausalLM
-from stepweave.models.errors import ModelError
+from stepweave.models.errors import ModelError, UnsupportedModel
+from stepweave.models.fitting import fit_drafter
 from stepweave.models.translated import TranslatedLM
 from stepweave.nodes.draft_model import SPEAKING_MODEL
 from stepweave.nodes.ops.vocabularies import END, spelled
@@ -30,6 +31,7 @@ from stepweave.testing.engines import (
     tiny_requests,
 )
 from stepweave.testing.models import tiny_model, tiny_tokenizer
+from tests.models.families import built, tiny_config
 
 NAMES = [f"token {number}".encode() for number in range(VOCAB)]
 """What the tokens of the tiny target spell here."""
@@ -153,3 +155,14 @@ def test_a_vocabulary_without_an_end_of_a_text_spells_the_rest_alike() -> None:
     assert ended[EOS] == END
     assert END not in endless
     assert ended[:EOS] + ended[EOS + 1 :] == endless[:EOS] + endless[EOS + 1 :]
+
+
+def test_a_drafter_whose_layers_keep_states_is_refused_in_another_vocabulary_too() -> None:
+    config = tiny_config("lfm2")
+    assert config is not None
+    model = CausalLM.wrap(built(config, torch.float32), invariant=False)
+    names = [f"token {number}".encode() for number in range(model.vocab_size)]
+    target = CausalLM.wrap(tiny_model("llama", vocab_size=model.vocab_size), invariant=False)
+    for drafter in (model, TranslatedLM.of(model, names, names)):
+        with pytest.raises(UnsupportedModel, match="keep states"):
+            fit_drafter(drafter, target)

@@ -64,7 +64,7 @@ def _side(
             raise ConfigError.at(Mark(option), f"is for pipelines, and {name} is an endpoint")
         target = target_of(asked, asked, name, "the endpoint")
         return name, partial(_endpoint_turn, session, target, asked.model)
-    config = runnable(name, changes)  # refused before anything runs
+    config = runnable(name, changes, option)  # refused before anything runs
     called = ", ".join([name, *(f"{key}={value}" for key, value in changes.items())])
     if asked.offline:
         return called, partial(_offline_turn, session, config, called, asked)

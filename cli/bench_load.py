@@ -64,7 +64,8 @@ def _workload(asked: LoadOptions) -> tuple[Workload, int | None]:
 
 def _traced(asked: LoadOptions, file: Path) -> tuple[Workload, int]:
     _refuse(asked, (*_RANDOM, "output_len"), "contradicts --trace, which has lengths of its own")
-    if asked.request_rate != inf or asked.ramp_up_strategy is not None or asked.burst != 1:
+    shaped = asked.burst != 1 or asked.burstiness != 1
+    if asked.request_rate != inf or asked.ramp_up_strategy is not None or shaped:
         said = "has times of its own: use --speed-up in place of a rate"
         raise ConfigError.at(Mark("--trace"), said)
     trace = read_trace(file)
@@ -105,6 +106,9 @@ def _arrivals(asked: LoadOptions) -> Arrivals:
         if start is not None or end is not None:
             said = "needs --ramp-up-strategy linear or exponential"
             raise ConfigError.at(Mark("--ramp-up-start-rps and --ramp-up-end-rps"), said)
+        if asked.request_rate == inf and (asked.burst != 1 or asked.burstiness != 1):
+            option = "--burst" if asked.burst != 1 else "--burstiness"
+            raise ConfigError.at(Mark(option), "needs a rate: add --request-rate")
         return Arrivals(asked.request_rate, asked.burstiness, asked.burst)
     if asked.request_rate != inf:
         raise ConfigError.at(Mark("--request-rate"), "contradicts --ramp-up-strategy: drop one")

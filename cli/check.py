@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from traceback import print_exception
 from typing import TYPE_CHECKING, Any
 
 from ..configs.errors import ConfigError
@@ -19,7 +20,7 @@ from ..views.words import a_step
 from .changed import Changed, changed
 from .forms import in_words, periods
 from .planned import Planned, costs_named, planned_with
-from .reporting import say, short, status_of, told
+from .reporting import debugging, say, short, status_of, told
 from .settings import in_stages
 from .wrapping import columns, paragraph, table, whole_items
 
@@ -112,6 +113,8 @@ def tell_failure(name: str, error: StepweaveError, found: Mapping[str, Any] | No
         print(json.dumps(found), flush=True)
         return
     sys.stdout.flush()  # what was said before stands before it
+    if debugging():
+        print_exception(error)
     say(f"{short(name)}: FAILED [{error.code}]")
     for line in told(error):
         say(f"  {line}")

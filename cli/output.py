@@ -24,7 +24,7 @@ def check_writable(path: str | Path) -> Path:
     Raises `ConfigError` for a directory, a place in none, or one that may not be written.
     """
     with _told(path):
-        target = Path(os.path.realpath(path))
+        target = _followed(path)
         mode = _mode(target)
         if mode is not None and stat.S_ISDIR(mode):
             raise ConfigError.at(Mark(str(path)), "is a directory; name a file in it")
@@ -58,7 +58,7 @@ def writing(path: str | Path) -> Iterator[TextIOWrapper]:
 def _opened(path: str | Path) -> Iterator[IO[bytes]]:
     check_writable(path)
     with _told(path):
-        target = Path(os.path.realpath(path))
+        target = _followed(path)
         mode = _mode(target)
         replaced = mode is None or stat.S_ISREG(mode)
         if not replaced or not os.access(target.parent, os.W_OK):
@@ -74,6 +74,14 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
             os.replace(aside, target)
         finally:
             aside.unlink(missing_ok=True)
+
+
+def _followed(path: str | Path) -> Path:
+    """What is written: what a link leads to, but of a device or pipe the path itself, whose links
+    (such as /dev/stdout) may lead to no name."""
+    mode = _mode(Path(path))
+    special = mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+    return Path(path) if special else Path(os.path.realpath(path))
 
 
 def _mode(path: Path) -> int | None:

@@ -80,13 +80,13 @@ def planned_with(
     return plan_of(load(name, overrides), overrides, costs, rows)
 
 
-def runnable(name: str, overrides: Mapping[str, str]) -> PipelineConfig:
-    """The config of something that can run.
+def runnable(name: str, overrides: Mapping[str, str], option: str = "--set") -> PipelineConfig:
+    """The config of something that can run. `option`: by which `overrides` were given.
 
     Its plan is made and proved as well, though the engine makes its own: what cannot run is refused
     before a model is loaded, or a library that could. Raises `ConfigError` or `Refused`.
     """
-    loaded = load(name, overrides)
+    loaded = load(name, overrides, option=option)
     if isinstance(loaded.config, AbstractGraph):
         raise ConfigError.at(
             Mark(name), "is an abstract graph, with no code to run: use `check` or `graph show`"

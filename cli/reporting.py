@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from io import UnsupportedOperation
 
 from ..configs.errors import ConfigError
@@ -38,7 +39,23 @@ class Exit(Exception):
 def say(message: str) -> None:
     """A line on stderr; where that cannot be written there is nowhere to say so."""
     with suppress(OSError):
-        print(message, file=sys.stderr, flush=True)
+        print(visible(message), file=sys.stderr, flush=True)
+
+
+def visible(text: str) -> str:
+    """Control characters spelled out: what a model or a server says must not drive the terminal."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1]
+        for letter in text
+    )
+
+
+def debugging() -> bool:
+    """Whether `--debug` was given: tracebacks are wanted."""
+    return _debug.get()
+
+
+_debug: ContextVar[bool] = ContextVar("debug", default=False)
 
 
 def status_of(error: StepweaveError) -> int:
@@ -63,6 +80,7 @@ def open_closed_streams() -> None:
 @contextmanager
 def one_line_errors(debug: bool) -> Iterator[None]:
     """Turn every exception into a line on stderr and an `Exit`; with `debug`, let it through."""
+    before = _debug.set(debug)
     try:
         yield
         sys.stdout.flush()  # here, where what goes wrong is told in one line
@@ -74,6 +92,8 @@ def one_line_errors(debug: bool) -> Iterator[None]:
         if debug or error.filename is not None:  # standard output is a descriptor, without a name
             raise
         raise Exit(unwritable(error)) from error
+    finally:
+        _debug.reset(before)
 
 
 def _tell(error: BaseException) -> int:

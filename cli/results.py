@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from .reporting import visible
+
 if TYPE_CHECKING:
     from ..requests.request import RequestOutput
 
@@ -34,19 +36,19 @@ def print_text(outputs: Sequence[RequestOutput], summary: Mapping[str, Any], out
     shown = [choice for output in outputs for choice in output.choices or (output,)]
     shown.sort(key=lambda output: output.error is None)
     for output in shown:
-        body = Text(_visible(output.text))
+        body = Text(visible(output.text))
         if output.error is not None:
-            body = Text(_visible(f"failed: {output.error}"), style="red")
+            body = Text(visible(f"failed: {output.error}"), style="red")
         for warning in output.warnings:
-            body.append(_visible(f"\nwarning: {warning}"), style="yellow")
+            body.append(visible(f"\nwarning: {warning}"), style="yellow")
         for note in output.notes:
-            body.append(_visible(f"\nnote: {note}"), style="dim")
-        about = Text(_visible(_first_line(f"{output.id}: {output.prompt}")))
+            body.append(visible(f"\nnote: {note}"), style="dim")
+        about = Text(visible(_first_line(f"{output.id}: {output.prompt}")))
         console.print(Panel(body, title=about, title_align="left"))
     table = Table("request", "ended by", "tokens", "drafted", "accepted", box=None)
     for output in shown:
         table.add_row(
-            Text(_visible(output.id)),
+            Text(visible(output.id)),
             output.finish_reason or "",
             str(len(output.token_ids)),
             str(output.drafted),
@@ -100,11 +102,3 @@ def _speed(summary: Mapping[str, Any]) -> str:
 def _first_line(prompt: str, most: int = 72) -> str:
     line = " ".join(prompt.split())
     return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def _visible(text: str) -> str:
-    """Control characters spelled out: a model's output must not drive the terminal."""
-    return "".join(
-        letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1]
-        for letter in text
-    )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..configs.errors import ConfigError, Mark
+from ..configs.plain import located
 from ..configs.stages import for_stages
 from ..configs.yaml_source import Located
 
@@ -43,7 +44,10 @@ def with_ranks(settings: Mapping[str, Any], tp: int | None, pp: int | None) -> d
             _said_once(found, option, f"model.parallel.{key}")
     if tp is not None:
         found["model.parallel.tensor"] = f"{tp}"
-    return found if pp is None else found | for_stages(pp, found)
+    if pp is None:
+        return found
+    mark = Mark(f"--pp {pp}")
+    return found | {key: located(value, mark) for key, value in for_stages(pp, found).items()}
 
 
 def _said_once(settings: Mapping[str, Any], option: str, key: str) -> None:

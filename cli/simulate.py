@@ -128,7 +128,7 @@ def _text(found: Simulation) -> str:
     notes = [note for note in made.plan.notes if note.startswith("costs: ")]
     return "\n".join(
         [
-            f"{found.name}: {found.how}, {found.asked.steps} {unit} simulated{noise}",
+            f"{found.name}: {found.how}, {found.asked.step_count} {unit} simulated{noise}",
             *(
                 line
                 for note in notes or [f"costs: {made.plan.costs_from}"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..clusters.comparison import Comparison, compare, layouts_of
 from ..clusters.file import Cluster, load_cluster
@@ -16,6 +16,7 @@ from ..clusters.goal import Limit
 from ..clusters.layout import Layout, LayoutConfig
 from ..clusters.words import about, figures, heading, legend, spent, verdict
 from ..configs.errors import ConfigError, Mark
+from ..configs.yaml_source import Located
 from .output import check_writable, save
 from .reporting import say
 from .settings import overrides
@@ -24,7 +25,7 @@ from .wrapping import columns, paragraph, table, whole_items
 if TYPE_CHECKING:
     from .verbs import SimulateOptions
 
-_OF_A_PLAN = ("costs", "rows", "jitter", "compare", "tokens_per_step")
+_OF_A_PLAN = ("costs", "rows", "jitter", "compare", "tokens_per_step", "steps", "pp")
 
 
 def simulate_cluster(asked: SimulateOptions, name: str) -> None:
@@ -47,16 +48,16 @@ def simulate_cluster(asked: SimulateOptions, name: str) -> None:
         say(f"written to {asked.output}")
 
 
-def _settings(asked: SimulateOptions) -> dict[str, str]:
+def _settings(asked: SimulateOptions) -> dict[str, Any]:
     """Of the cluster file: those of --set, and what other options say."""
-    found = dict(overrides(asked.settings))
+    found: dict[str, Any] = dict(overrides(asked.settings))
     if asked.trace is not None:
-        found["load.trace"] = json.dumps(str(asked.trace.absolute()))
+        found["load.trace"] = Located(str(asked.trace.absolute()), Mark(f"--trace {asked.trace}"))
         found.setdefault("load.rate", "null")
         found.setdefault("load.requests", "null")
     if asked.config:
-        found["pipeline"] = json.dumps(asked.config)
-    if asked.seed:
+        found["pipeline"] = Located(asked.config, Mark(asked.config))
+    if asked.seed is not None:
         found["load.seed"] = str(asked.seed)
     return found
 

@@ -43,7 +43,11 @@ class Simulation:
         config = made.loaded.config
         serial = not isinstance(config, AbstractGraph) and config.executor == "serial"
         timeline = simulate(
-            made.plan, steps=asked.steps, jitter=asked.jitter, seed=asked.seed, serial=serial
+            made.plan,
+            steps=asked.step_count,
+            jitter=asked.jitter,
+            seed=asked.drawn_by,
+            serial=serial,
         )
         return Simulation(asked.config, made, timeline, asked)
 
@@ -87,7 +91,7 @@ class Simulation:
         """Each mode by itself, and the sequence that takes longest, where the plan has modes."""
         if self.how.startswith("serial"):
             return []
-        return simulated_words(self.made.plan, steps=self.asked.steps)
+        return simulated_words(self.made.plan, steps=self.asked.step_count)
 
     @property
     def gains(self) -> list[Gain]:
@@ -96,7 +100,9 @@ class Simulation:
             return []
         asked, found = self.asked, []
         for name, said, without in extensions(self.made.plan):
-            other = simulate(without, steps=asked.steps, jitter=asked.jitter, seed=asked.seed)
+            other = simulate(
+                without, steps=asked.step_count, jitter=asked.jitter, seed=asked.drawn_by
+            )
             found.append(Gain(name, said, other.period_us / without.graph.cycle))
         return found
 
@@ -147,9 +153,9 @@ class Simulation:
                 "tokens": made.times.tokens,
                 "notes": list(made.times.notes),
             },
-            "steps": self.asked.steps,
+            "steps": self.asked.step_count,
             "jitter": self.asked.jitter,
-            "seed": self.asked.seed,
+            "seed": self.asked.drawn_by,
             "period_us": self.period_us,
             "predicted_period_us": made.plan.period_us,
             **({"modes": [each._asdict() for each in words]} if (words := self.words) else {}),

@@ -59,7 +59,8 @@ def _spaced(where: Mark, written: str) -> list[str]:
         raise ConfigError.at(where, "a range is FROM:TO:STEPS, as 0.5:2:7") from None
     if len(parts) > 3 or not 2 <= steps <= MOST_VALUES:
         raise ConfigError.at(where, f"a range has 2 to {MOST_VALUES} steps")
-    return [f"{first + (last - first) * step / (steps - 1):.6g}" for step in range(steps)]
+    inner = [f"{first + (last - first) * step / (steps - 1):.6g}" for step in range(1, steps - 1)]
+    return [parts[0].strip(), *inner, parts[1].strip()]
 
 
 def _refuse_bare_names(plain: Planned, sweeps: Sequence[Sweep]) -> None:
@@ -81,6 +82,9 @@ def swept(asked: WhatIfOptions, plain: Planned, change: Change, sweeps: Sequence
         check_writable(output)
     if len(sweeps) > 2:
         raise ConfigError.at(Mark("--sweep"), "at most two sweeps can be combined")
+    if len(sweeps) == 2 and sweeps[0].key == sweeps[1].key:
+        said = f"{sweeps[0].key} is swept already: give all its values in one --sweep"
+        raise ConfigError.at(Mark(f"--sweep {sweeps[1].key}"), said)
     _refuse_bare_names(plain, sweeps)
     points = [
         _point(asked, plain, change, sweeps, values)
@@ -215,7 +219,7 @@ def _file(
 def _csv(plain: Plan, sweeps: Sequence[Sweep], points: Sequence[Point]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*(s.key for s in sweeps), "period_us", "speedup", "waits", "bound_by"])
+    writer.writerow([*(s.key for s in sweeps), "step_us", "speedup", "waits", "bound_by"])
     for point in points:
         if point.plan is None:
             writer.writerow([*point.values, "", "", "", point.refused])

@@ -343,14 +343,22 @@ class SimulateOptions:
         ),
     ] = None
     rows: Rows = None
-    steps: Annotated[int, Option(min=1, max=10_000, help="Number of steps to simulate.")] = 40
+    steps: Annotated[
+        int | None,
+        Option(min=1, max=10_000, help="Number of steps to simulate. Default: 40."),
+    ] = None
     jitter: Annotated[
         float,
         Option(
             min=0, max=1, help="Multiply each duration by a random factor between 1 - X and 1 + X."
         ),
     ] = 0.0
-    seed: Annotated[int, Option(min=0, help="Seed of the jitter.")] = 0
+    seed: Annotated[
+        int | None,
+        Option(
+            min=0, help="Seed of the jitter, or of a cluster's load. Default: 0, or the file's."
+        ),
+    ] = None
     tokens_per_step: Annotated[
         float | None,
         Option(min=0.01, max=1000, help="Average number of tokens that a row gets in a step."),
@@ -409,6 +417,15 @@ class SimulateOptions:
     settings: Settings = None
     pp: PlannedStages = None
     json: AsJson = False
+
+    @property
+    def step_count(self) -> int:
+        return 40 if self.steps is None else self.steps
+
+    @property
+    def drawn_by(self) -> int:
+        """The seed."""
+        return self.seed or 0
 
     def __call__(self) -> None:
         from .simulate import simulate

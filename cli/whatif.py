@@ -81,8 +81,8 @@ def _ranking(
     lines += paragraph(cycle_words(plan.critical_cycle), width, 2)
     gains = [*_extensions(plan), *forms]
     lines += [line for said in gains for line in paragraph(said, width)]
-    paying = [each for each in found if each.faster > 0]
-    others = [each for each in found if not each.faster > 0]
+    paying = [each for each in found if each.faster > 0 and each.cost_us > 0]
+    others = [each for each in found if each not in paying]
     cycles = Letters()
     if paying:
         rows = [("op", "µs", "1% faster", "if free", "until", "then")]

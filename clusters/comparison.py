@@ -89,7 +89,7 @@ def compare(
 def layouts_of(cluster: Cluster) -> list[LayoutConfig]:
     """Those that the file lists, or all that are possible. Raises `Unfit` for none."""
     config = cluster.config
-    if config.layouts != "all":
+    if config.layouts:
         return list(config.layouts)
     devices = config.devices * config.nodes
     if not (possible := list(possible_layouts(devices, config.model))):

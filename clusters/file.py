@@ -32,6 +32,18 @@ def _by_name(kind: str, model: type[M]) -> Callable[[Any], Any]:
     return lambda given: part_of(kind, model, given) if isinstance(given, str) else given
 
 
+def _all_or_some(value: Any) -> Any:
+    if value == []:
+        raise ValueError("list a layout at least, or write all")
+    return () if value == "all" else tuple(value) if isinstance(value, list) else value
+
+
+_Layouts = Annotated[
+    tuple[LayoutConfig, ...],
+    BeforeValidator(_all_or_some, json_schema_input_type=tuple[LayoutConfig, ...] | Literal["all"]),
+]
+"""None for all that are possible."""
+
 _Model = Annotated[
     ShapeConfig,
     BeforeValidator(_by_name("models", ShapeConfig), json_schema_input_type=str | ShapeConfig),
@@ -134,8 +146,9 @@ class ClusterConfig(Part):
         description="The algorithm that the links name so. fastest: whichever is, for each size.",
     )
     memory: Share = Field(default=0.9, description="The part of each device's memory to use.")
-    layouts: tuple[LayoutConfig, ...] | Literal["all"] = Field(
+    layouts: _Layouts = Field(
         default="all",
+        validate_default=True,
         description="Layouts to simulate. all: every one that uses all devices and that the "
         "model's sizes allow.",
     )
@@ -183,7 +196,7 @@ class Cluster:
         return f"{self.name}: {self.config.describes}"
 
 
-def load_cluster(name: str, settings: Mapping[str, str] | None = None) -> Cluster:
+def load_cluster(name: str, settings: Mapping[str, Any] | None = None) -> Cluster:
     """The cluster file of a path or shipped name, with `settings` over it.
 
     Raises `ConfigError` listing all that is wrong.

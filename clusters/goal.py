@@ -50,6 +50,8 @@ class Limit:
 
     def broken_by(self, outcomes: Outcomes) -> str | None:
         """What to say of a layout that is above it; None where it is not."""
+        if not outcomes.summary.completed:
+            return "no request was completed"
         found = self.found_ms(outcomes)
         if found <= self.most_ms:
             return None
@@ -59,7 +61,9 @@ class Limit:
 _GOALS: Mapping[Goal, Callable[[Outcomes], float]] = MappingProxyType(
     {
         "throughput": lambda each: -each.summary.output_throughput,
-        "latency": lambda each: each.summary.latencies["e2el"].mean,
+        "latency": lambda each: (
+            each.summary.latencies["e2el"].mean if each.summary.completed else float("inf")
+        ),
     }
 )
 MEASURE: Mapping[Goal, str] = MappingProxyType(

@@ -60,6 +60,7 @@ class Layout:
             ("query heads", model.heads),
             ("KV heads", model.heads if model.latent is not None else model.kv_heads),
             ("columns of the feed-forward part", model.ffn),
+            ("columns of an expert", tensor if model.experts is None else model.experts.ffn),
         ):
             if count % tensor:
                 fit = [each for each in range(1, count + 1) if count % each == 0 and each <= 64]

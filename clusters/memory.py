@@ -51,12 +51,12 @@ def memory_of(
     token = [float(len(layers) * model.cache_bytes(layout.tensor)) for layers in stages]
     found = Memory(tuple(weights), tuple(token), device.memory_gb * GB * share, block_size)
     if found.blocks < 1:
-        largest = max(weights)
-        stage = weights.index(largest)
+        needs = [held + each * block_size for held, each in zip(weights, token, strict=True)]
+        stage = needs.index(max(needs))
         raise Unfit(
-            f"stage {stage} needs {largest / GB:.1f} GB for weights and "
-            f"{token[stage] * block_size / GB:.3f} GB for a KV block on each device; "
-            f"{found.usable / GB:.1f} of {device.memory_gb:g} GB may be used"
+            f"stage {stage} needs {weights[stage] / GB:.4g} GB for weights and "
+            f"{token[stage] * block_size / GB:.3g} GB for a KV block on each device; "
+            f"{found.usable / GB:.4g} of {device.memory_gb:g} GB may be used"
         )
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..configs.costs import Text
 from ..configs.part import Part
@@ -23,6 +23,12 @@ class ExpertsConfig(Part):
     shared: int = Field(default=0, ge=0, le=1024, description="Experts that every token visits.")
     ffn: Count = Field(description="Inner width of an expert.")
     dense_layers: int = Field(default=0, ge=0, le=1 << 16, description="First layers without.")
+
+    @model_validator(mode="after")
+    def _as_many_as_there_are(self) -> ExpertsConfig:
+        if self.active > self.count:
+            raise ValueError(f"a token is sent to {self.active} experts; there are {self.count}")
+        return self
 
 
 class LatentConfig(Part):

@@ -248,7 +248,7 @@ class Outcomes:
                 "groups": self.layout.groups,
             },
             **self.summary.to_json(),
-            "mean_queue_ms": self.queue.mean,
+            "mean_queue_ms": self.queue.mean if self.queue.count else None,
             "p99_queue_ms": self.queue.percentiles[99.0],
             "utilization": self.utilization,
             "time": self.shares,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..loadgen.summary import Distribution
 from .comparison import NOTICE, Comparison, errors_of
 from .goal import MEASURE, broken
 from .load import DEFAULT_REQUESTS
@@ -71,11 +72,15 @@ def _figures(found: Outcomes) -> Iterator[str]:
     yield f"{summary.output_throughput:,.0f}"
     for latency, shown in (("ttft", (50.0, 99.0)), ("tpot", (50.0, 99.0)), ("itl", (99.0,))):
         for wanted in shown:
-            yield f"{summary.latencies[latency].percentiles[wanted]:,.1f}"
-    yield f"{found.queue.percentiles[99.0]:,.1f}"
+            yield _ms(summary.latencies[latency], wanted)
+    yield _ms(found.queue, 99.0)
     yield f"{found.rows_a_step:.1f}"
     yield f"{found.utilization:.0%}"
     yield f"{found.cache_peak:.0%}"
+
+
+def _ms(found: Distribution, wanted: float) -> str:
+    return f"{found.percentiles[wanted]:,.1f}" if found.count else "–"
 
 
 def spent(found: Sequence[Outcomes]) -> list[tuple[str, ...]]:

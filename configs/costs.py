@@ -45,6 +45,8 @@ class Point(Part):
 def _batch_size(text: str) -> str:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_ROWS):
         raise ValueError(f"{text!r} is not a batch size: write a whole number from 1 on")
+    if text.startswith("0"):
+        raise ValueError(f"{text!r} begins with a zero: write {int(text)}")
     return text
 
 

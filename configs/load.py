@@ -330,7 +330,7 @@ def _replaced(part: Located, steps: list[str], value: Located, mark: Mark) -> Lo
     step, rest = steps[0], steps[1:]
     if isinstance(part.value, list):
         names = _names(part.value)
-        index = names.index(step) if step in names else int(step) if step.isdecimal() else -1
+        index = names.index(step) if step in names else int(step[:9]) if step.isdecimal() else -1
         if not 0 <= index < len(names):
             known = [name for name in names if name]
             raise ConfigError.at(mark, f"no entry {step!r}{did_you_mean(step, known)}")

@@ -12,7 +12,8 @@ def for_stages(stages: int, said: Mapping[str, Any]) -> dict[str, Any]:
     One step more than stages is in flight: each stage has one to work on, and one is on its way.
     """
     depth = said.get("depth", stages + 1)
+    groups = int(depth) if isinstance(depth, str) and depth.isdecimal() else depth
     found: dict[str, Any] = {"model.parallel.pipeline": stages}
     if stages > 1:
-        found |= {"depth": depth, "policies.scheduling": {"kind": "groups", "groups": depth}}
+        found |= {"depth": depth, "policies.scheduling": {"kind": "groups", "groups": groups}}
     return {key: value for key, value in found.items() if key not in said}

@@ -134,4 +134,5 @@ def _flow(value: Any) -> str:
         return f"[{', '.join(map(_flow, value))}]"
     if isinstance(value, str) and _WORD.fullmatch(value) and value.lower() not in _NO_WORDS:
         return value
-    return json.dumps(value, ensure_ascii=False)
+    # YAML has no letters such as DEL, and reads some that JSON leaves as they are as line breaks.
+    return json.dumps(value, ensure_ascii=not f"{value}".isprintable())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from .choices import Endpoint
@@ -37,7 +38,9 @@ class Ask:
         return self.prompt
 
 
-def body(ask: Ask, endpoint: Endpoint, model: str, **more: Any) -> dict[str, Any]:
+def body(
+    ask: Ask, endpoint: Endpoint, model: str, more: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """The JSON body of the request. What the ask says itself goes before `more`."""
     found: dict[str, Any] = {"model": model, "stream": True}
     if endpoint is Endpoint.CHAT:
@@ -53,7 +56,7 @@ def body(ask: Ask, endpoint: Endpoint, model: str, **more: Any) -> dict[str, Any
             "type": "json_schema",
             "json_schema": {"name": name, "schema": schema, "strict": True},
         }
-    return found | more | _named(ask.parameters, endpoint)
+    return {**found, **more, **_named(ask.parameters, endpoint)}
 
 
 def _named(parameters: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:

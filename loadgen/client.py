@@ -97,7 +97,7 @@ class Client:
 
         options = {"stream_options": dict(self.usage)} if self.usage else {}
         target = self._target
-        asked = body(ask, target.endpoint, self.model, **options, **target.extra)
+        asked = body(ask, target.endpoint, self.model, {**options, **target.extra})
         self.status = 0
         try:
             async with self._session.post(

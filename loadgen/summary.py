@@ -55,7 +55,7 @@ class Summary:
     completed: int
     failed: int
     seconds: float
-    input_tokens: int
+    input_tokens: int | None  # None: the server does not tell
     cached_tokens: int | None  # of them, found in a prefix cache; None where nobody tells
     output_tokens: int
     peak_output_throughput: float  # tokens in the best second
@@ -79,7 +79,7 @@ class Summary:
             completed=len(good),
             failed=len(ran.outcomes) - len(good),
             seconds=ran.seconds,
-            input_tokens=sum(each.prompt_tokens or 0 for each in good),
+            input_tokens=_sum_of_known(each.prompt_tokens for each in good),
             cached_tokens=_sum_of_known(each.cached_tokens for each in good),
             output_tokens=sum(each.tokens for each in good),
             peak_output_throughput=max(throughput(good, ran.began_s), default=0.0),
@@ -100,7 +100,9 @@ class Summary:
         return self.per_second(self.output_tokens)
 
     @property
-    def total_throughput(self) -> float:
+    def total_throughput(self) -> float | None:
+        if self.input_tokens is None:
+            return None
         return self.per_second(self.input_tokens + self.output_tokens)
 
     def to_json(self) -> dict[str, Any]:

@@ -106,7 +106,8 @@ class ReplayedTrace:
     length_scale: float = 1.0
 
     def asks(self, count: int, seed: int, cost: WordCost) -> list[Ask]:
-        return [self._ask(index, each, seed, cost) for index, each in enumerate(self.trace[:count])]
+        again = islice(cycle(self.trace), count)  # a warm-up may be longer than the trace
+        return [self._ask(index, each, seed, cost) for index, each in enumerate(again)]
 
     def _ask(self, index: int, each: Traced, seed: int, cost: WordCost) -> Ask:
         tokens = self._scaled(each.input_tokens)

@@ -120,8 +120,8 @@ class Timeline:
 
     def gap_us(self, actor: str) -> float:
         """Idle time per step between an actor's ops, over the second half of the steps."""
-        half = [span for span in self.on(actor) if span.step >= self.steps // 2]
-        idle = sum(max(0.0, b.start_us - a.end_us) for a, b in pairwise(half))
+        half = [gap for gap in self.gaps(actor) if gap.after.step >= self.steps // 2]
+        idle = sum(gap.end_us - gap.start_us for gap in half)
         return idle / max(1, self.steps - self.steps // 2)
 
     def critical_path(self) -> tuple[Span, ...]:

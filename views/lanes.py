@@ -107,6 +107,7 @@ def _packed(times: Timetable, least: int) -> tuple[dict[int, int], int]:
     starts = {op: _phase(us, times.period_us) for op, us in times.starts.items()}
     order = sorted({phase for _, phase in (*starts.values(), *ends.values())})
     spans = [(starts[op][1], ends[op][1], ends[op][0] - starts[op][0]) for op in starts]
+    spans = [each for each in spans if each[0] != each[1] or each[2]]  # no grain of a period long
     period = 0
     while True:
         column = dict.fromkeys(order, 0)
@@ -123,7 +124,7 @@ def _packed(times: Timetable, least: int) -> tuple[dict[int, int], int]:
 
 def _lane_lines(plan: Plan, steps: int, width: int, color: bool) -> list[str]:
     times = timetable(plan)
-    margin = min(max([len(actor) for actor in plan.actors] + [5]) + 1, width // 4)
+    margin = min(max([len(actor) for actor in plan.actors] + [6]) + 1, width // 4)
     columns = _columns(times, steps, width - margin)
     letters = _letters(plan)
     lines, spelled = [], set()
@@ -137,8 +138,7 @@ def _lane_lines(plan: Plan, steps: int, width: int, color: bool) -> list[str]:
             if end <= start:
                 spelled.add(op)
                 continue
-            name = op.replace(".host", "").replace(".device", "")  # the lane says which
-            text, whole = _block_text(name, letters[op], step, end - start)
+            text, whole = _block_text(_short(op), letters[op], step, end - start)
             if not whole:
                 spelled.add(op)
             drawn.append(" " * (start - at) + _painted(text, step, color))
@@ -176,7 +176,14 @@ def _wait_marks(plan: Plan, columns: _Columns, steps: int, margin: int, width: i
 
 def _letters(plan: Plan) -> dict[str, str]:
     """A letter for each op, for where its name has no room."""
-    return dict(zip(plan.graph.vertices, _symbols(), strict=False))
+    ops = plan.graph.vertices
+    names = set(map(_short, ops))
+    return dict(zip(ops, (each for each in _symbols() if each not in names), strict=False))
+
+
+def _short(op: str) -> str:
+    """Its name in a lane, which says which side it is of."""
+    return op.replace(".host", "").replace(".device", "")
 
 
 def _symbols() -> Iterator[str]:
@@ -200,9 +207,8 @@ def _axis(columns: _Columns, steps: int, margin: int, width: int) -> str:
     line, times = "µs".ljust(margin), columns.times
     first = min(times.starts, key=lambda op: times.starts[op])
     for step in range(steps):
-        at = times.starts[first] + step * times.period_us
-        label = f"╵{at:,.0f}"
-        place = margin + columns.at(at)
+        label = f"╵{times.starts[first] + step * times.told_us:,.0f}"
+        place = margin + columns.at(times.starts[first] + step * times.period_us)
         if place >= len(line) and place + len(label) <= width:
             line = line.ljust(place) + label
     return line

@@ -44,13 +44,14 @@ def chart(samples: Sequence[Sample], *, width: int = 80) -> list[str]:
     top = max(periods, default=0.0)
     if not top:
         return []
-    margin = len(f"{top:,.0f}") + 2
+    whole, half = f"{top:,.6g}", f"{top / 2:,.6g}"
+    margin = max(len(whole), len(half)) + 2
     shown = _thinned(samples, (width - margin) // 2)
     step = max(2, min(8, (width - margin) // len(shown)))
     rows = []
     for row in reversed(range(_ROWS)):
         bars = "".join(_bar(sample, top, row, step) for sample in shown)
-        at = {_ROWS - 1: f"{top:,.0f}", _ROWS // 2 - 1: f"{top / 2:,.0f}"}.get(row, "")
+        at = {_ROWS - 1: whole, _ROWS // 2 - 1: half}.get(row, "")
         rows.append(f"{at.rjust(margin - 2)} ┤{bars}" if at else f"{'':{margin - 1}}│{bars}")
     rows.append(f"{'0'.rjust(margin - 2)} └{'─' * (step * len(shown))}")
     rows.append(" " * margin + _spread([sample.value for sample in shown], step))
@@ -126,7 +127,13 @@ def plot_svg(series: Sequence[Series], *, heading: str, label: str) -> str:
     ]
     frame = _Frame(_places(values), ticks(max(periods) or 1.0)[-1])
     parts = [
-        svg.text(_LEFT, 24, heading, size=15, bold=True),
+        svg.text(
+            _LEFT,
+            24,
+            svg.clipped(heading, 15, _WIDTH - _LEFT - _RIGHT, bold=True),
+            size=15,
+            bold=True,
+        ),
         svg.text(_LEFT, 46, "period in µs a step", size=12, class_="muted"),
         *_axes(frame, values, label),
     ]

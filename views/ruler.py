@@ -17,10 +17,9 @@ def ruler(times: Timetable, axis: TimeAxis, steps: int, bottom: float) -> Iterat
     """Lines down to `bottom` where steps begin, and a zigzag where time is drawn wider."""
     first, reached = min(times.starts.values()), 0.0
     for step in range(steps):
-        at = step * times.period_us
-        x = axis.x(first + at)
+        x = axis.x(first + step * times.period_us)
         yield tag("line", class_="rule", x1=x, y1=_TOP - 8, x2=x, y2=bottom)
-        words = f"step {step} · {at:,.0f} µs"
+        words = f"step {step} · {step * times.told_us:,.0f} µs"
         if x >= reached:
             yield text(x, _WORDS, words, size=11, class_="muted")
             reached = x + text_width(words, 11) + 8

@@ -76,6 +76,7 @@ class Difference:
             "identical": self.identical,
             "digests": [self.before.digest, self.after.digest],
             "period_us": [self.before.period_us, self.after.period_us],
+            "step_us": [self.before.step_us, self.after.step_us],
             "critical_cycle": [
                 [list(placed) for placed in plan.critical_cycle]
                 for plan in (self.before, self.after)

@@ -12,11 +12,15 @@ from ..planner.period import Delay, delays, period
 
 @dataclass(frozen=True)
 class Timetable:
-    """When each op of step 0 starts and ends in steady state; step i is i periods later."""
+    """When each op of step 0 starts and ends in steady state; step i is i periods later.
+
+    Ops that take no time take a little here, and so may a period: `told_us` is that of the plan.
+    """
 
     starts: Mapping[str, float]
     ends: Mapping[str, float]
     period_us: float
+    told_us: float
 
 
 def timetable(plan: Plan) -> Timetable:
@@ -31,7 +35,7 @@ def timetable(plan: Plan) -> Timetable:
     for name, vertex in ops.items():
         if vertex.launch is not None:
             ends[name] = max(ends[name], ends[vertex.launch])
-    return Timetable(starts, ends, every_us)
+    return Timetable(starts, ends, every_us, plan.period_us or every_us)
 
 
 def _earliest(ops: Sequence[str], found: Sequence[Delay], period_us: float) -> dict[str, float]:

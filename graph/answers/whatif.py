@@ -87,7 +87,9 @@ class Point:
 
 
 def speedup(before: Plan, after: Plan) -> float:
-    """How many times the steps per second; infinite where nothing takes time."""
+    """How many times the steps per second; infinite where nothing takes time any more."""
+    if before.step_us == after.step_us:
+        return 1.0
     return before.step_us / after.step_us if after.period_us else float("inf")
 
 
@@ -98,6 +100,7 @@ def outcome(plan: Plan, base: Plan) -> dict[str, Any]:
     return {
         **({} if plan.graph.declared is None else {"cycle": plan.graph.cycle}),
         "period_us": plan.period_us,
+        "step_us": plan.step_us,
         "costs_from": plan.costs_from,
         "speedup": gain if gain != float("inf") else None,
         "bound_by": bound_by(plan),

@@ -365,3 +365,18 @@ modes:
     child.write_text("extends: modes.yaml\nmodes:\n  two: {skips: [], after: []}\n")
     said = CliRunner().invoke(app, ["check", str(child)]).output
     assert f"{child}:3:3: modes: mode 'two' may follow no mode" in said
+
+
+def test_stages_of_a_graph_without_a_model_are_told_by_their_option() -> None:
+    done = stepweave("check", "abstract_decode", "--pp", "2")
+    assert done.exit_code == 2
+    lines = done.stderr.splitlines()[1:]
+    assert lines
+    assert all(line.startswith("  --pp 2: ") for line in lines)
+
+
+def test_debugging_shows_where_what_is_wrong_was_found() -> None:
+    assert "Traceback" not in stepweave("check", "nosuch").stderr
+    done = stepweave("--debug", "check", "nosuch")
+    assert "Traceback" in done.stderr
+    assert done.exit_code == 2

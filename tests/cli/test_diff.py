@@ -55,7 +55,7 @@ def test_json_has_both_sides_and_every_kind_of_change() -> None:
     assert found["slots"] == {"staging": [2, 1]}
     assert not found["identical"]
     assert set(found) == {
-        *("before", "after", "identical", "digests", "period_us", "critical_cycle"),
+        *("before", "after", "identical", "digests", "period_us", "step_us", "critical_cycle"),
         *("ops", "values", "waits", "slots", "actors", "costs", "requirements"),
     }
 

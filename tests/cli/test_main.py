@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stepweave.cli.main import app
+from stepweave.cli.reporting import say
 
 
 def stepweave(*arguments: str | Path) -> Result:
@@ -120,3 +121,10 @@ def test_a_poor_terminal_gets_its_drawing_too() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert b"forward" in done.stdout
+
+
+def test_what_somebody_else_says_does_not_drive_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    say("HTTP 500: \x1b[31mred\nand more")
+    assert capsys.readouterr().err == "HTTP 500: \\x1b[31mred\nand more\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,3 +187,12 @@ def test_only_one_module_opens_files_to_write() -> None:
         if any(each in path.read_text(encoding="utf-8") for each in writes)
     }
     assert found == {"cli/output.py", "views/png.py"}  # which has a folder of its own to draw in
+
+
+@posix
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
+def test_a_pipe_is_written_to_by_its_name_in_dev(name: str) -> None:
+    command = [sys.executable, "-m", "stepweave", *WRITERS["render"], name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("cannot be written")) == (0, 0), done.stderr
+    assert done.stdout.startswith("{")

@@ -264,7 +264,7 @@ def test_a_signal_before_the_engine_is_up_is_one_line(
 ) -> None:
     code = (
         "import os, signal, stepweave.cli.planned as planned\n"
-        f"planned.load = lambda *_: os.kill(os.getpid(), {number:d})\n"
+        f"planned.load = lambda *_, **__: os.kill(os.getpid(), {number:d})\n"
         "from stepweave.cli.main import main\nmain()"
     )
     done = subprocess.run(

@@ -69,6 +69,12 @@ def test_a_limit_that_no_layout_keeps_is_told_with_the_number(
         (["quickstart", "--goal", "latency"], "--goal: is for a cluster"),
         ([*FEW, "--costs", "llama_8b"], "--costs: is for one plan"),
         ([*FEW, "--tokens-per-step", "2"], "--tokens-per-step: is for one plan"),
+        ([*FEW, "--steps", "3"], "--steps: is for one plan"),
+        ([*FEW, "--pp", "2"], "--pp: is for one plan"),
+        ([*FEW, "--set", "layouts=[]"], "layouts: list a layout at least, or write all"),
+        ([*FEW, "--set", "layouts=none"], "--set layouts=none: layouts must be a list"),
+        ([*FEW, "--set", "layouts=[{tensr: 2}]"], "layouts[0]: unknown key 'tensr'"),
+        ([*FEW, "--trace", "/nowhere.csv"], "--trace /nowhere.csv: /nowhere.csv: cannot be read"),
         ([*FEW, "--layout", "8x"], "--layout 8x: write it as"),
         ([*FEW, "--limit", "tfft_p99=1"], "did you mean 'ttft_p99'"),
         ([*FEW, "--layout", "1x1x8"], "needs 141.1 GB for weights"),
@@ -102,3 +108,19 @@ def test_a_trace_in_place_of_the_load_of_the_file(
     (layout,) = json.loads(capsys.readouterr().out)["layouts"]
     assert (layout["total_input_tokens"], layout["total_output_tokens"]) == (63, 9)
     assert 2 < layout["duration"] < 2.1
+
+
+def test_latencies_that_there_are_not_are_not_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ("--set", "load.output=1", "--set", "load.spread=0", "--layout", "8")
+    assert simulated(*FEW, *one) == 0
+    latencies = capsys.readouterr().out.partition("latencies in ms")[2].partition("\n\n")[0]
+    assert latencies.count("–") == 3, latencies
+
+
+def test_a_seed_of_zero_is_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    def drawn(*options: str) -> str:
+        assert simulated(*FEW, "--layout", "8", "--json", *options) == 0
+        return json.dumps(json.loads(capsys.readouterr().out)["layouts"])
+
+    assert drawn("--set", "load.seed=5", "--seed", "0") == drawn("--seed", "0")
+    assert drawn("--set", "load.seed=5") != drawn("--seed", "0")

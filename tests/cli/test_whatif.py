@@ -158,7 +158,7 @@ def test_a_sweep_is_written_as_svg_csv_and_json(tmp_path: Path) -> None:
     assert drawing.get("class") == "view plot"
     rows = list(csv.DictReader((tmp_path / "sweep.csv").read_text().splitlines()))
     assert [row["scale.forward"] for row in rows] == [f"{n / 10:g}" for n in range(1, 11)]
-    assert (rows[0]["period_us"], rows[0]["waits"]) == ("2105.0", "2")
+    assert (rows[0]["step_us"], rows[0]["waits"]) == ("2105.0", "2")
     assert json.loads((tmp_path / "sweep.json").read_text())["keys"] == ["scale.forward"]
 
 
@@ -309,3 +309,36 @@ def test_why_takes_a_node_with_a_rate_or_one_of_its_firings() -> None:
     assert "draft#2.device" in every
     assert "draft#1.device" in one
     assert "draft#2.device(" not in one
+
+
+def test_a_range_has_the_ends_that_were_written() -> None:
+    assert sweep("rows=8:1048576:3").values == ("8", "524292", "1048576")
+    assert sweep("cost.forward.device=1234567:1234570:2").values == ("1234567", "1234570")
+
+
+def test_a_key_is_swept_once() -> None:
+    result = graph("whatif", "quickstart", "--sweep", "depth=1", "--sweep", "depth=2")
+    assert result.exit_code == 2
+    assert "depth is swept already" in result.stderr
+
+
+def test_where_nodes_have_rates_a_step_is_told_beside_the_cycle(tmp_path: Path) -> None:
+    asked = ("whatif", "seldom_statistics", "--sweep", "scale.forward=1,2")
+    found = data(*asked)
+    assert [point["period_us"] for point in found["sweep"]] == [
+        pytest.approx(4 * point["step_us"]) for point in found["sweep"]
+    ]
+    words(*asked, "-o", tmp_path / "sweep.csv")
+    rows = list(csv.DictReader((tmp_path / "sweep.csv").read_text().splitlines()))
+    assert [float(row["step_us"]) for row in rows] == [p["step_us"] for p in found["sweep"]]
+
+
+def test_ops_that_take_no_time_are_not_worth_making_faster(tmp_path: Path) -> None:
+    file = tmp_path / "zero.yaml"
+    file.write_text(
+        "version: 1\nnodes:\n- {name: a, host: {cost_us: 100}}\n- {name: b, host: {cost_us: 0}}\n"
+    )
+    found = text("whatif", file)
+    paying = found.partition("making these faster")[2].partition("\n\n")[0]
+    assert "a.host" in paying
+    assert "b.host" not in paying

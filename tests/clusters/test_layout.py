@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stepweave.clusters.layout import Layout, LayoutConfig, Unfit, possible_layouts
@@ -89,7 +91,7 @@ def test_deepseek_r1_fits_eight_h200_and_not_eight_h100_and_says_by_how_much() -
     assert found.weights[0] / 1e9 == pytest.approx(85.59, abs=0.01)
     assert found.token == (61 * (512 + 64) * 2,)
     assert found.blocks == 36_741  # (126.9 − 85.590) × 10⁹ / (16 × 70,272)
-    with pytest.raises(Unfit, match=r"needs 85\.6 GB for weights .* 72\.0 of 80 GB may be used"):
+    with pytest.raises(Unfit, match=r"needs 85\.59 GB for weights .* 72 of 80 GB may be used"):
         memory_of(layout, R1, H100, share=0.9, block_size=16)
 
 
@@ -102,3 +104,31 @@ def test_the_stage_with_the_least_room_decides_how_many_blocks_there_are() -> No
     ]
     assert found.blocks == min(by_stage)
     assert len(set(by_stage)) > 1
+
+
+def test_the_stage_that_does_not_fit_is_named() -> None:
+    """The first has two of three layers, and the second a drafter that makes it a bit heavier."""
+    sizes: dict[str, Any] = {
+        "layers": 3,
+        "hidden": 4096,
+        "heads": 32,
+        "kv_heads": 32,
+        "head_dim": 128,
+    }
+    model = ShapeConfig(describes="x", ffn=14336, vocab=32000, **sizes)
+    layout = laid(pipeline=2, model=model)
+    first, second = (2 * stage_weights(layout, model, stage) for stage in (0, 1))
+    memory_gb = (first + 25e6) / 1e9
+    device = DeviceConfig(describes="d", memory_gb=memory_gb, memory_gb_s=1000, tflops=100)
+    drafter = first - second + 1e6
+    with pytest.raises(Unfit, match="stage 0 needs"):
+        memory_of(layout, model, device, share=1.0, block_size=1024, drafter_bytes=drafter)
+
+
+def test_experts_are_divided_and_there_are_as_many_as_are_visited() -> None:
+    said = R1.model_dump()
+    odd = ShapeConfig(**{**said, "experts": {**said["experts"], "ffn": 1001}})
+    with pytest.raises(Unfit, match="tensor 2 does not divide 1001 columns of an expert"):
+        laid(tensor=2, model=odd)
+    with pytest.raises(ValueError, match="sent to 300 experts; there are 256"):
+        ShapeConfig(**{**said, "experts": {**said["experts"], "active": 300}})

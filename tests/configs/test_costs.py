@@ -114,6 +114,7 @@ def test_every_known_batch_size_is_met_and_all_between_lie_between(
         ("ops: {a.host: -1}\n", 4, "must be at least 0, not -1"),
         ("ops:\n  a.host: {row: {1: 5}}\n", 5, "unknown key 'row' (did you mean 'rows'?)"),
         ("ops:\n  a.host: {rows: {0: 5}}\n", 5, "'0' is not a batch size"),
+        ('ops:\n  a.host: {rows: {8: 5, "08": 6}}\n', 5, "'08' begins with a zero: write 8"),
         ("ops:\n  a.host: {rows: {1.5: 5}}\n", 5, "'1.5' is not a batch size"),
         ("ops:\n  a.host: {}\n", 5, "has no duration"),
         ("ops:\n  a.host: fast\n", 5, 'not "fast"'),

@@ -527,3 +527,8 @@ def test_what_is_wrong_in_keys_from_python_is_told_in_one_line(
     with pytest.raises(ConfigError) as caught:
         load_config(keys)
     assert caught.value.message.startswith(said)
+
+
+def test_an_index_of_many_digits_is_no_entry() -> None:
+    with pytest.raises(ConfigError, match="no entry"):
+        load_config("quickstart", {"prompts." + "9" * 5000 + ".prompt": "a"})

@@ -96,3 +96,12 @@ def test_keys_and_nodes_are_commented_and_stand_in_the_order_of_the_step() -> No
     places = [text.index(f"\n  {node}:") for node in ("schedule", "forward", "bitmask", "commit")]
     assert places == sorted(places)
     assert max(map(len, text.partition("prompts:")[0].splitlines())) <= 100
+
+
+@pytest.mark.parametrize("letter", ["\x7f", "\x85", "\u2028", "\ufeff", "\ufffe", "🦊"])
+def test_letters_that_yaml_does_not_have_are_escaped(letter: str, tmp_path: Path) -> None:
+    path = tmp_path / "it.yaml"
+    path.write_text(plain_yaml({"extends": "base", "prompts": [{"prompt": f"a{letter}b"}]}))
+    config = load_config(path)
+    assert isinstance(config, PipelineConfig)
+    assert config.prompts[0].prompt == f"a{letter}b"

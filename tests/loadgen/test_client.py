@@ -78,7 +78,7 @@ def test_what_a_server_refuses_to_count_is_left_out(server: Stub) -> None:
     assert (late.summary.input_tokens, late.summary.output_tokens) == (4 * 47, 20)
     plain = bench(Target(server.url), PLAIN)
     assert "stream_options" not in server.bodies[-1]
-    assert (plain.summary.input_tokens, plain.summary.output_tokens) == (0, 20)
+    assert (plain.summary.input_tokens, plain.summary.output_tokens) == (None, 20)
     assert "does not count tokens" in plain.remarks[0]
 
 
@@ -178,3 +178,9 @@ def test_a_stop_before_the_load_ends_it_at_once(server: Stub) -> None:
             await running
 
     asyncio.run(main())
+
+
+def test_any_key_goes_with_every_request(server: Stub) -> None:
+    extra = {"stream_options": {"include_usage": True}, "ask": 1, "endpoint": 2}
+    bench(Target(server.url, extra=extra))
+    assert extra.items() <= server.bodies[-1].items()

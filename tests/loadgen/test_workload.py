@@ -182,7 +182,7 @@ def test_a_folder_without_good_schemas_is_refused(
 
 def test_the_body_of_a_chat_and_of_a_completion() -> None:
     ask = Ask("a", "Hi", 7, schema=("s", {"type": "object"}), parameters={"temperature": 0.5})
-    found = body(ask, Endpoint.CHAT, "m", temperature=0.0, ignore_eos=True)
+    found = body(ask, Endpoint.CHAT, "m", {"temperature": 0.0, "ignore_eos": True})
     assert found == {
         "model": "m",
         "stream": True,
@@ -207,3 +207,10 @@ def test_log_probabilities_go_by_the_name_that_the_endpoint_knows() -> None:
     chat = body(ask, Endpoint.CHAT, "m")
     assert (chat["logprobs"], chat["top_logprobs"]) == (True, 3)
     assert body(ask, Endpoint.COMPLETIONS, "m")["logprobs"] == 3
+
+
+def test_a_warm_up_may_be_longer_than_a_trace() -> None:
+    trace = ReplayedTrace([Traced(0.0, 5, 2, ()), Traced(1.0, 7, 3, ())])
+    asks = trace.asks(5, 0, WordCost(1.0, 0.0))
+    assert [ask.max_tokens for ask in asks] == [2, 3, 2, 3, 2]
+    assert len({ask.name for ask in asks}) == 5

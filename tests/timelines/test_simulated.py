@@ -218,3 +218,14 @@ def test_spans_that_are_handed_on_are_those_that_are_kept_and_old_steps_are_forg
     assert sorted(seen) == sorted(kept.events)
     assert clock.spans == []
     assert all(len(steps) <= 17 for steps in (*clock.starts.values(), *clock.ends.values()))
+
+
+@pytest.mark.parametrize("steps", [4, 10, 40])
+def test_the_gap_of_an_actor_is_what_it_does_not_work_of_a_period(steps: int) -> None:
+    nodes = [
+        Node("a", (Op(cost_us=90.0),), (Op(cost_us=10.0),), actor="h", stream="g"),
+        Node("b", (Op(cost_us=10.0),), actor="h"),
+    ]
+    timeline = simulate(compile_plan(StepGraph.build(nodes, [])), steps=steps)
+    assert timeline.period_us == pytest.approx(100)
+    assert timeline.gap_us("g") == pytest.approx(90)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from stepweave.graph.answers.timetable import timetable
-from stepweave.graph.node import Node, Op
+from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
@@ -99,3 +99,38 @@ def test_names_are_escaped() -> None:
     plan = compile_plan(graph)
     assert r'"say \"hi\".host"' in dot(plan)
     assert "say &quot;hi&quot;.host" in mermaid(plan)
+
+
+def on_host(**costs: float) -> Plan:
+    nodes = [Node(name, (Op(cost_us=us),), actor="host") for name, us in costs.items()]
+    return compile_plan(StepGraph.build(nodes, []))
+
+
+def test_an_op_that_is_too_short_to_have_a_place_is_in_the_key() -> None:
+    text = lanes(on_host(long=1e6, short=1e-3))
+    assert "├long 0" in text
+    assert "short.host" in text
+
+
+def test_ops_without_a_cost_are_drawn_and_do_not_change_the_period() -> None:
+    text = lanes(on_host(first=100.0, second=0.0, third=0.0))
+    assert {"╵0", "╵100", "╵200"} <= {*text.split()}
+    assert "├c0" in text
+    assert "c third.host" in text
+
+
+def test_a_letter_of_the_key_is_no_name_of_an_op() -> None:
+    names = {"a": 1.0, "b": 1.0, "a_name_that_is_too_long_for_its_place": 1.0, "last": 97.0}
+    text = lanes(on_host(**names), width=60)
+    assert "e a_name_that_is_too_long_for_its_place.host" in text
+    assert "c a.host" in text
+
+
+def test_a_wait_has_its_number_beside_short_names() -> None:
+    nodes = [
+        Node("a", (Op(cost_us=10.0),), (Op(writes=("v",), cost_us=50.0),), actor="h", stream="g"),
+        Node("b", (Op((Read("v"),), cost_us=10.0),), actor="h", offset=1),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [Value("v", "pinned")]))
+    assert plan.waits
+    assert "wait 1 " in lanes(plan)

@@ -58,7 +58,25 @@ def until_signal(session: Session, run: Callable[[], Awaitable[T]]) -> tuple[T, 
 
 
 def report(result: Result, asked: LoadOptions, heading: str, plot: Path | None) -> None:
-    """Write the files, then print the table or the JSON object; failures are told on stderr."""
+    """Print the table or the JSON object, and write the files, also where the one cannot be done.
+
+    Failures are told on stderr.
+    """
+    try:
+        if asked.json:
+            print(json.dumps(result.to_json(requests=False)))
+        else:
+            limit, rate = asked.max_concurrency, asked.request_rate
+            print(table(result.summary, f" {heading} ", limit, rate, result.speculation))
+        sys.stdout.flush()
+    finally:
+        _write_files(result, asked, plot)
+    for note in result.notes:
+        say(f"note: {note}")
+    tell_errors(result)
+
+
+def _write_files(result: Result, asked: LoadOptions, plot: Path | None) -> None:
     if asked.output is not None:
         save(asked.output, json.dumps(result.to_json(requests=True), indent=2) + "\n")
         say(f"wrote {asked.output}")
@@ -67,15 +85,6 @@ def report(result: Result, asked: LoadOptions, heading: str, plot: Path | None) 
 
         save(plot, plot_svg(result))
         say(f"wrote {plot}")
-    if asked.json:
-        print(json.dumps(result.to_json(requests=False)))
-    else:
-        limit, rate = asked.max_concurrency, asked.request_rate
-        print(table(result.summary, f" {heading} ", limit, rate, result.speculation))
-    sys.stdout.flush()
-    for note in result.notes:
-        say(f"note: {note}")
-    tell_errors(result)
 
 
 def tell_errors(result: Result, where: str = "") -> None:

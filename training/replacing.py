@@ -18,6 +18,7 @@ def replacing(out: Path) -> Iterator[Path]:
     for file in fresh.iterdir():
         file.chmod(0o644)
     if out.exists():
+        shutil.rmtree(old, ignore_errors=True)  # of a run that was ended here
         out.rename(old)
     fresh.rename(out)
     shutil.rmtree(old, ignore_errors=True)

@@ -265,3 +265,13 @@ def test_a_signal_ends_the_load_and_what_was_done_is_printed(
     assert "Failed requests:                         2\n" in said
     assert "failed, 2 of 2: cancelled\n" in told
     assert f"{word}: 2 of 4 requests were sent\n" in told
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_figures_are_printed_where_their_file_cannot_be_written(
+    server: Stub, tmp_path: Path
+) -> None:
+    done = serve(server, "-o", "/dev/full")
+    assert done.exit_code == 2
+    assert "Successful requests:" in done.stdout
+    assert "/dev/full: cannot be written: No space left" in done.stderr

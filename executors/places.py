@@ -76,7 +76,11 @@ class Places:
         return mapped(datum, lambda each: each.clone() if self._in_a_slot(each) else each)
 
     def _in_a_slot(self, tensor: Tensor) -> bool:
-        held = self._slot_memory.get(tensor.untyped_storage().data_ptr())
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except (NotImplementedError, RuntimeError):  # sparse, or of a subclass without storage
+            return False
+        held = self._slot_memory.get(address)
         return held is not None and not held.expired()
 
     def reserve(self, name: Hashable, slot: int, datum: Any) -> None:
@@ -221,7 +225,7 @@ def _tensors_of(part: Any) -> Iterator[Tensor]:
     """The tensor whose memory it is: itself, or that behind an array."""
     while is_array(part) and part.base is not None:
         part = part.base
-    if isinstance(part, Tensor) and part.layout is torch.strided:
+    if isinstance(part, Tensor):
         yield part
 
 

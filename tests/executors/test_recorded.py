@@ -191,7 +191,7 @@ def passing_on(change: Callable[[Tensor], Any]) -> Plan:
 
     def late(ctx: OpContext) -> None:
         held = ctx.read("held")
-        ctx.write("seen", None if held is None else held.tolist())
+        ctx.write("seen", None if held is None else held.to_dense().tolist())
 
     zeros = partial(torch.zeros, 3)
     nodes = [
@@ -225,6 +225,14 @@ def test_what_is_on_the_host_already_is_passed_on_as_it_is_now(
     )
     assert found == wanted
     assert wanted[-1] == [2.0 * (STEPS - 3)] * 3
+
+
+def test_tensors_without_memory_of_one_piece_are_passed_on() -> None:
+    plan = passing_on(lambda each: (each + 1).to_sparse())
+    found = run(plan, executor=OnThreads(), steps=STEPS, keep=["held"]).kept["held"]
+    assert [each.to_dense().tolist() for each in found] == [
+        [2.0 * at + 1] * 3 for at in range(STEPS)
+    ]
 
 
 @pytest.mark.parametrize("wrap", [lambda x: MappingProxyType({"x": x}), lambda x: deque([x])])

@@ -186,9 +186,8 @@ def speaking() -> TranslatedLM:
     ) -> tuple[Tensor, Tensor]:
         return OTHER_Q[ids], ids[:, None]
 
-    model: Any = SimpleNamespace(
-        name="small", device=torch.device("cpu"), rope_switch=None, notes=(), forward=forward
-    )
+    told = {"rope_switch": None, "keeps_states": False, "notes": ()}
+    model: Any = SimpleNamespace(name="small", device=torch.device("cpu"), forward=forward, **told)
     return TranslatedLM.of(model, [each.encode() for each in OWN], [s.encode() for s in SPELLED])
 
 

@@ -216,8 +216,20 @@ def _op(
             arguments.text(where, "each of writes", each)
     if cost_us is not None:
         arguments.number(where, "cost_us", cost_us)
-    parameters(function)  # refuses what hides a read
-    return OpFunction(function, called, tuple(map(write_of, listed)), single, phase, cost_us)
+    written = tuple(map(write_of, listed))
+    names = [each.name for each in written]
+    for each in written:
+        if names.count(each.name) > 1:
+            said = f"{where}: it writes {each.name!r} twice. Return each value once."
+            raise GraphError(said, code="SW-DUPLICATE")
+    for parameter, meant in parameters(function).items():  # refuses what hides a read
+        if meant and meant.role == "buffer" and meant.name not in names:
+            raise GraphError(
+                f"{where}: {parameter!r} is the buffer of {meant.name!r}, which it does not write"
+                f"{did_you_mean(meant.name, names)}.",
+                code="SW-UNKNOWN-NAME",
+            )
+    return OpFunction(function, called, written, single, phase, cost_us)
 
 
 def _check_function(function: object, where: str) -> None:

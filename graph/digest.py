@@ -46,7 +46,7 @@ def declaration_digest(
     leases = [[state.name, *lease] for state in graph.states.values() for lease in state.leases]
     if leases:
         declared["leases"] = leases
-    text = json.dumps(declared, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(declared, sort_keys=True, separators=(",", ":"), default=int)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -190,7 +190,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: equal plans have equal digests on every machine."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), default=int)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

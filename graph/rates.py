@@ -20,6 +20,7 @@ that it writes. What fires once in a cycle keeps its name.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +34,8 @@ from .step_graph import StepGraph
 
 MAX_CYCLE = 64  # steps
 MAX_FIRINGS = 1024  # in a cycle
+
+_NUMBERED = re.compile(r"#\d+")
 
 
 def has_rates(graph: StepGraph) -> bool:
@@ -100,6 +103,13 @@ def _check_turn_names(graph: StepGraph) -> None:
     declared = {each.name for each in named}
     for each in named:
         stem, mark, index = each.name.rpartition("#")
+        if _NUMBERED.search(each.name) and stem not in declared:
+            raise GraphError(
+                f"{each.name!r} has a number after '#', by which firings are called where nodes "
+                "have rates. Rename it.",
+                code="SW-ARGUMENT",
+                line=each.line,
+            )
         if mark and index.isdecimal() and stem in declared:
             raise GraphError(
                 f"{each.name!r} is what firing {index} of {stem!r} is called, or what it writes, "

@@ -13,7 +13,7 @@ from typing import get_args
 from .arguments import MAX_DISTANCE, a, number, texts, whole
 from .errors import GraphError, did_you_mean
 from .modes import check_modes
-from .node import Node, Op, Place, Read, State, Storage, Value
+from .node import Across, Node, Op, Place, Read, State, Storage, Value
 from .rates import check_rates
 from .step_graph import StepGraph, Vertex
 from .validate_ranks import check_ranks
@@ -175,11 +175,23 @@ def _check_actors(graph: StepGraph) -> None:
             )
 
 
+def _check_states(graph: StepGraph) -> None:
+    for state in graph.states.values():
+        if state.across is not None and state.across not in get_args(Across):
+            raise GraphError(
+                f"state {state.name!r}: across must be {' or '.join(get_args(Across))}, not "
+                f"{state.across!r}.",
+                code="SW-ARGUMENT",
+                line=state.line,
+            )
+
+
 def _check_values(graph: StepGraph) -> None:
     for value in graph.values.values():
         for argument, given, known in (
             ("place", value.place, get_args(Place)),
             ("storage", value.storage, get_args(Storage)),
+            ("across", value.across or "same", get_args(Across)),
         ):
             if given not in known:
                 raise GraphError(
@@ -328,8 +340,13 @@ def _check_classes(graph: StepGraph) -> None:
             classes.setdefault(name, {})[vertex.op.class_of(name)] = None
     touched = {(vertex.name, name) for vertex, _, name in _accesses(graph)}
     for vertex in graph.vertices.values():
+        by_state = dict(vertex.op.classes)
         for name, users in vertex.op.classes:
             state, problem = graph.states.get(name), ""
+            if by_state[name] != users:
+                problem = f"and the class {by_state[name]!r} too: split it into phases, one of each"
+                problem = f"{vertex.name!r} has the class {users!r} for {name!r}, {problem}"
+                raise _wrong(vertex.node, "SW-CLASS", problem, "Keys of both would not be ordered.")
             if (vertex.name, name) not in touched or state is None:
                 problem = f"which is no state that it accesses{did_you_mean(name, graph.states)}"
             elif state.keys is None:
@@ -363,6 +380,7 @@ _CHECKS: tuple[Callable[[StepGraph], None], ...] = (
     _check_nodes,
     _check_actors,
     _check_values,
+    _check_states,
     _check_accesses,
     _check_reads,
     _check_writers,

@@ -14,6 +14,14 @@ from .step_graph import StepGraph
 def check_ranks(graph: StepGraph) -> None:
     """Raise a `GraphError` for the first declaration about ranks that is wrong."""
     _check_homes(graph)
+    called: dict[tuple[str, int], Node] = {}
+    for node in graph.nodes:
+        if node.comm is None:
+            continue
+        other = called.setdefault((node.comm.name, node.rank or 0), node)
+        if other is not node:
+            problem = f"it calls {node.comm.name!r}, as {other.name!r} of its rank does"
+            raise _wrong(node, "SW-DUPLICATE", problem, "Give each of them a name of its own.")
     for comm, nodes in ends(graph).items():
         _check_meeting(graph, comm, nodes)
 

@@ -66,8 +66,8 @@ class _Columns:
 
     def of(self, op: str, step: int) -> tuple[int, int]:
         """Where an op of a step begins and ends."""
-        later = step * self.times.period_us
-        return self.at(self.times.starts[op] + later), self.at(self.times.ends[op] + later)
+        later = step * self.period  # not of its time, which may be rounded otherwise
+        return self.at(self.times.starts[op]) + later, self.at(self.times.ends[op]) + later
 
     @property
     def stretched(self) -> bool:
@@ -85,7 +85,7 @@ def _phase(us: float, period: float) -> tuple[int, int]:
 
 def _columns(times: Timetable, steps: int, room: int) -> _Columns:
     """The columns of a period; ops are as wide as leaves some of it to the clock."""
-    end = max(times.ends.values()) + (steps - 1) * times.period_us
+    end = max(times.ends.values())
     found = None
     for least, share in ((6, 0.75), (5, 0.75), (4, 0.75), (3, 0.75), (2, 1.0), (1, 1.0), (0, 1.0)):
         packed, narrowest = _packed(times, least)
@@ -93,9 +93,13 @@ def _columns(times: Timetable, steps: int, room: int) -> _Columns:
             spare = period - narrowest
             phases = {p: column + spare * p // _GRAINS for p, column in packed.items()}
             found = _Columns(times, phases, period)
-            if found.at(end) <= room:
+            if found.at(end) + (steps - 1) * found.period <= room:
                 break
-        if found is not None and found.at(end) <= room and narrowest <= share * found.period:
+        if (
+            found is not None
+            and found.at(end) + (steps - 1) * found.period <= room
+            and narrowest <= share * found.period
+        ):
             return found
     assert found is not None, "the last width tried is 0"
     return found
@@ -208,7 +212,7 @@ def _axis(columns: _Columns, steps: int, margin: int, width: int) -> str:
     first = min(times.starts, key=lambda op: times.starts[op])
     for step in range(steps):
         label = f"╵{times.starts[first] + step * times.told_us:,.0f}"
-        place = margin + columns.at(times.starts[first] + step * times.period_us)
+        place = margin + columns.at(times.starts[first]) + step * columns.period
         if place >= len(line) and place + len(label) <= width:
             line = line.ljust(place) + label
     return line

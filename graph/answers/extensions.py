@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from statistics import fmean
 from typing import NamedTuple
 
@@ -30,15 +31,14 @@ def extensions(plan: Plan) -> tuple[Extension, ...]:
     plain = None if plan.graph.declared is None else without_rates(plan.graph.declared)
     if plain is not None:
         said = "in which each node runs once a step, all its passes as one"
-        found.append(Extension("rates", said, compile_plan(plain, costs=_plain_costs(plan))))
+        with suppress(DeadlockError):
+            found.append(Extension("rates", said, compile_plan(plain, costs=_plain_costs(plan))))
     if plan.has_classes:
-        try:
-            # With its rates, as it is declared: firings have the classes of their nodes.
-            graph = without_classes(plan.graph.declared or plan.graph)
-            one = compile_plan(graph, costs=plan.costs)
-        except DeadlockError:
-            return tuple(found)
-        found.append(Extension("keys", "in which all users of a key are of one class", one))
+        # With its rates, as it is declared: firings have the classes of their nodes.
+        graph = without_classes(plan.graph.declared or plan.graph)
+        said = "in which all users of a key are of one class"
+        with suppress(DeadlockError):
+            found.append(Extension("keys", said, compile_plan(graph, costs=plan.costs)))
     return tuple(found)
 
 

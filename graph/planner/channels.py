@@ -98,6 +98,8 @@ def _least(
 
     `edges` are all others. With `costs` the period must be that of endless channels.
     """
+    if _wrong_cycle(graph, edges, None, Fraction(0)) is not None:
+        return None  # and it is another matter, whatever the channels hold
     back = {name: _back_edges(graph)[name] for name in known}
     limit = _ratio(graph, edges, costs)[0]
 

@@ -20,7 +20,7 @@ from ..switch import Instance
 from .crossings import Pair
 from .events import padding, plan_edges
 from .paths import HOP, adjacency, closure, reachable
-from .period import delays
+from .period import Delay, delays
 
 Arc = tuple[Instance, Instance, float]  # the second starts at least so many µs after the first
 
@@ -72,19 +72,29 @@ class Window:
 
     @cached_property
     def arcs(self) -> list[Arc]:
-        """What each plan orders by itself."""
+        """What each plan orders by itself, and from when on."""
+        return [*self.direct, *self._direct_and_through[1]]
+
+    @property
+    def direct(self) -> list[Arc]:
+        """Those of them that go through no op in between: what orders all the rest."""
+        return self._direct_and_through[0]
+
+    @cached_property
+    def _direct_and_through(self) -> tuple[list[Arc], list[Arc]]:
         known = set(self.instances)
-        found: list[Arc] = []
+        found: tuple[list[Arc], list[Arc]] = ([], [])
         for part, plan in enumerate(self.pair.plans):
             own = [at for at in self.instances if at.part == part]
-            onward: dict[str, list[tuple[str, int, float]]] = {}
-            for source, target, d, us, _ in delays(plan.graph, plan_edges(plan), plan.costs):
-                onward.setdefault(source, []).append((target, d, us))
+            onward: dict[str, list[Delay]] = {}
+            for delay in delays(plan.graph, plan_edges(plan), plan.costs):
+                onward.setdefault(delay.source, []).append(delay)
             for at in own:
-                for target, d, us in onward.get(at.op, ()):
-                    then = Instance(part, target, at.step + d)
+                for delay in onward.get(at.op, ()):
+                    then = Instance(part, delay.target, at.step + delay.distance)
                     if then in known:
-                        found.append((at, then, us if self.runs(at) else 0.0))
+                        arc = at, then, delay.delay_us if self.runs(at) else 0.0
+                        found[delay.via is not None].append(arc)
         return found
 
     @cached_property

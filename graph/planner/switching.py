@@ -165,7 +165,8 @@ class _Trial:
     def switch(self, drained_us: float) -> Switch | None:
         """None where the plan before is not over at the end of the window."""
         window, pair = self.window, self.window.pair
-        known = Ancestors(self.order, [*self.free, *_once(window, self.kept)])
+        ordered = [*window.direct, *actor_arcs(window, self.programs)]
+        known = Ancestors(self.order, [*ordered, *_once(window, self.kept)])
         proved = [
             replace(each, witness=known.chain(each.source, each.met_at)) for each in self.needed
         ]

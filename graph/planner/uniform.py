@@ -65,13 +65,16 @@ class _Flow:
         data: list[Value | State] = [*graph.values.values(), *graph.states.values()]
         self._across = {declared_name(graph, datum.name): datum.across for datum in data}
         self._lines = {declared_name(graph, datum.name): datum.line for datum in data}
-        self._readers: dict[str, dict[str, Vertex]] = {}
+        self._readers: dict[str, dict[str, None]] = {}  # who writes a state sees it
         self._writes: dict[str, dict[str, None]] = {}
+        self._copies: dict[str, list[Vertex]] = {}  # of an op, which ends may differ in
         for vertex in graph.vertices.values():
             op = declared_name(graph, vertex.name)
-            for read in vertex.op.reads:
-                readers = self._readers.setdefault(declared_name(graph, read.name), {})
-                readers[op] = vertex
+            self._copies.setdefault(op, []).append(vertex)
+            seen = [read.name for read in vertex.op.reads]
+            seen += [name for name in vertex.op.writes if name in graph.states]
+            for name in seen:
+                self._readers.setdefault(declared_name(graph, name), {})[op] = None
             for name in vertex.op.writes:
                 self._writes.setdefault(op, {})[declared_name(graph, name)] = None
 
@@ -82,14 +85,17 @@ class _Flow:
         reached: set[str] = set()
         queue = list(came)
         for datum in queue:  # grows while it is read: the shortest paths come first
-            for op, vertex in self._readers.get(datum, {}).items():
+            for op in self._readers.get(datum, {}):
                 if op in reached:
                     continue
                 reached.add(op)
                 path = (*came[datum], op)
-                if vertex.op.decides:
-                    yield Divergence(path, vertex.op.decides, vertex.node.line)
-                for written in () if vertex.op.agrees else self._writes.get(op, ()):
+                copies = self._copies[op]
+                deciding = next((each for each in copies if each.op.decides), None)
+                if deciding is not None:
+                    yield Divergence(path, deciding.op.decides, deciding.node.line)
+                agrees = all(each.op.agrees for each in copies)
+                for written in () if agrees else self._writes.get(op, ()):
                     if written in came:
                         continue
                     came[written] = (*path, written)

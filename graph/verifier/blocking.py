@@ -128,7 +128,9 @@ class _Run:
         while True:
             moved = False
             for actor in self.plan.actors:
-                while self._can(actor):
+                for _ in self.plan.actors[actor]:  # an actor alone would never be held up
+                    if not self._can(actor):
+                        break
                     moved = True
                     if (wrong := self._do(actor)) is not None:
                         return wrong

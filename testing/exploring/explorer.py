@@ -159,9 +159,10 @@ def _attempts(
 def replay(plan: Plan, seed: int, *, steps: int | None = None) -> Failure | None:
     """The failure that `explore` found with this seed, as it came; None if there is none.
 
-    Raises `GraphError` if `plan` is not a plan.
+    Raises `GraphError` if `plan` is not a plan, or one of several ranks.
     """
     arguments.a("replay", "plan", plan, Plan, arguments.A_PLAN)
+    refuse_ranks("replay", plan)
     drawn = Random(seed) if plan.graph.told_by is not None else None
     explorer = Explorer(plan, steps, drawn)
     _, failure = explorer.attempt(explorer.random(seed))
@@ -177,9 +178,10 @@ def explore_exhaustively(plan: Plan, *, steps: int = 2, limit: int = 200_000) ->
     there is one, it is taken first, and no other is tried in its place (a persistent set of one:
     Godefroid 1996, "Partial-order methods for the verification of concurrent systems"). Ends with
     the first failure, which it returns. Where a value tells the modes of steps, that is done for
-    every word of them. Raises `GraphError` if `plan` is not a plan.
+    every word of them. Raises `GraphError` if `plan` is not a plan, or one of several ranks.
     """
     arguments.a("explore_exhaustively", "plan", plan, Plan, arguments.A_PLAN)
+    refuse_ranks("explore_exhaustively", plan)
     told = plan.graph.told_by is not None
     names = [mode.name for mode in plan.graph.modes]
     found = Exploration(0, 0, complete=True)

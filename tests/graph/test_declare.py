@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy
 import pytest
 
 from stepweave.executors import run
 from stepweave.graph.declare import ValueHint, node, op, step_graph, value
 from stepweave.graph.errors import GraphError
 from stepweave.graph.node import Node, Op, OpContext, Read, Value
-from stepweave.graph.parameters import context, optional, read, update
+from stepweave.graph.parameters import buffer, context, optional, read, update
+from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.views.lanes import lanes
@@ -306,3 +308,27 @@ def test_a_state_is_not_returned_and_not_given_as_a_value() -> None:
 def test_a_hint_for_a_value_that_is_misspelt_is_refused() -> None:
     with pytest.raises(GraphError, match=r"no node reads or writes it \(did you mean 'scaled'"):
         step_graph(produce, scale, consume, values=[value("count", initial=0), value("scalde")])
+
+
+def test_a_function_writes_each_value_once_and_fills_buffers_of_what_it_writes() -> None:
+    with pytest.raises(GraphError, match="it writes 'a' twice") as caught:
+        node(writes=("a", "a"))(lambda: (1, 2))
+    assert caught.value.code == "SW-DUPLICATE"
+
+    def fill(out: Any = buffer("uot")) -> Any:
+        return out
+
+    with pytest.raises(GraphError, match=r"'out' is the buffer of 'uot', .*did you mean 'out'"):
+        node(writes="out")(fill)
+
+
+def test_whole_numbers_of_numpy_are_numbers() -> None:
+    def plan(whole: Any) -> Plan:
+        nodes = [
+            Node("add", (Op((Read("total", whole(1)),), ("total",)),), offset=whole(1)),
+            Node("tell", (Op((Read("total"),)),), offset=whole(2)),
+        ]
+        values = [Value("total", storage="slots", slots=whole(3))]
+        return compile_plan(StepGraph.build(nodes, values), slots={"total": whole(3)})
+
+    assert plan(numpy.int64).digest == plan(int).digest

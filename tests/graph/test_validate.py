@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from stepweave.graph.errors import GraphError
-from stepweave.graph.node import Node, Op, State, Value
+from stepweave.graph.node import Comm, Node, Op, State, Value
+from stepweave.graph.ranks import Ranked, ranked_graph
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.validate import unread_values
 from tests.graph.build import R, device, host, op, staged, value
@@ -223,3 +224,39 @@ def test_what_is_no_op_or_access_is_refused_where_it_is(node: Node, code: str, s
 def test_options_of_a_graph_are_those_that_there_are(option: dict[str, str]) -> None:
     with pytest.raises(GraphError, match=r"must be '(keep|apart)' or"):
         StepGraph.build([PRODUCER], [value("x")], **option)  # type: ignore[arg-type]
+
+
+def test_an_op_uses_a_keyed_state_for_one_class() -> None:
+    both = Op(writes=("cache",), classes=(("cache", "x"), ("cache", "y")))
+    with pytest.raises(
+        GraphError, match="the class 'x' for 'cache', and the class 'y' too"
+    ) as caught:
+        StepGraph.build([host("swap", both)], [], [State("cache", keys="pool")])
+    assert caught.value.code == "SW-CLASS"
+
+
+@pytest.mark.parametrize("what", ["value", "state"])
+def test_across_ranks_is_one_of_two_words(what: str) -> None:
+    wrong: Any = "Own"
+    values = [Value("x", across=wrong if what == "value" else None)]
+    states = [State("s", across=wrong if what == "state" else None)]
+    with pytest.raises(GraphError, match=f"{what} '.': across must be same or own") as caught:
+        StepGraph.build([PRODUCER], values, states)
+    assert caught.value.code == "SW-ARGUMENT"
+
+
+def test_each_meeting_of_a_rank_has_a_name_of_its_own() -> None:
+    comm = Comm("meet", "collective", (0, 1), "world")
+    nodes = [Ranked(Node(name, (Op(),)), comm=comm) for name in ("first", "then")]
+    with pytest.raises(
+        GraphError, match="it calls 'meet', as 'first@0' of its rank does"
+    ) as caught:
+        ranked_graph(nodes, [], ranks=2)
+    assert caught.value.code == "SW-DUPLICATE"
+
+
+def test_a_number_after_a_hash_is_a_firings_where_nodes_have_rates() -> None:
+    nodes = [Node("page#3", (Op(),), rate=2)]
+    with pytest.raises(GraphError, match="'page#3' has a number after '#'"):
+        StepGraph.build(nodes, [])
+    assert StepGraph.build([Node("page#3", (Op(),))], []).nodes

@@ -134,3 +134,10 @@ def test_a_wait_has_its_number_beside_short_names() -> None:
     plan = compile_plan(StepGraph.build(nodes, [Value("v", "pinned")]))
     assert plan.waits
     assert "wait 1 " in lanes(plan)
+
+
+def test_lanes_of_a_later_step_stand_where_those_of_the_first_do() -> None:
+    """0.2 µs of 25.6 are an odd number of halves of a millionth, and rounded so or so by step."""
+    text = lanes(on_host(a=0.0, b=0.0, c=0.0, d=5.0, e=20.0), steps=5)
+    rows = [line for line in text.splitlines() if line.startswith("host")]
+    assert len(re.findall("├e [0-4]", rows[0])) == 5

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepweave.graph.answers.extensions import extensions
 from stepweave.graph.answers.sensitivity import Sensitivity, sensitivities
 from stepweave.graph.answers.whatif import Point, bound_by, outcome, scaled, speedup, with_costs
+from stepweave.graph.node import Node, Op, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
@@ -162,3 +164,12 @@ def test_a_refused_point_says_why() -> None:
         "refused": "SW-DEADLOCK",
     }
     assert Point(("1",), plan).to_json(plan)["speedup"] == 1
+
+
+def test_a_graph_that_needs_its_rates_has_no_plan_without_them() -> None:
+    nodes = [
+        Node("ping", (Op((Read("b"),), ("a",), cost_us=10.0),), every=2, first=0),
+        Node("pong", (Op((Read("a"),), ("b",), cost_us=10.0),), every=2, first=1),
+    ]
+    plan = compile_plan(StepGraph.build(nodes, [Value("a"), Value("b")]))
+    assert extensions(plan) == ()

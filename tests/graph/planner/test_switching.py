@@ -277,3 +277,43 @@ def test_a_witness_that_proves_nothing_is_found() -> None:
     first = replace(switch.crossings[0], witness=switch.crossings[0].witness[:1])
     with pytest.raises(UnsoundPlan, match="witness"):
         verify_switch(replace(switch, crossings=(first, *switch.crossings[1:])))
+
+
+@pytest.mark.parametrize("latency_us", [None, 5.0])
+def test_launches_that_take_a_while_are_no_order_of_their_own(latency_us: float | None) -> None:
+    """What a device op is followed by also begins so long after its launch: a delay, no arc."""
+
+    def plan(ahead: int) -> Plan:
+        forward = Op((Read("staged"), Read("sampled", 1)), ("sampled",), cost_us=4000.0)
+        nodes = [
+            Node("schedule", (Op((), ("batch",), cost_us=300.0),), offset=-ahead),
+            Node(
+                "forward",
+                (Op((Read("batch"),), ("staged",), cost_us=150.0),),
+                (forward,),
+                stream="compute",
+                launch_latency_us=latency_us,
+            ),
+            Node(
+                "copy",
+                (Op(cost_us=20.0),),
+                (Op((Read("sampled"),), ("host",), cost_us=15.0),),
+                stream="copy",
+                launch_latency_us=latency_us,
+            ),
+            Node(
+                "commit",
+                (Op((Read("host"), Read("batch", 1), Read("table")), ("table",), cost_us=100.0),),
+                offset=1,
+                actor="helper",
+            ),
+        ]
+        values = [
+            Value("batch"),
+            *(Value(name, "pinned", "slots") for name in ("staged", "host")),
+            Value("sampled", "device", "slots"),
+        ]
+        return compile_plan(StepGraph.build(nodes, values, ["table"], order="keep"))
+
+    for before, after in product(map(plan, range(3)), repeat=2):
+        verify_switch(switch_plans(before, after))

@@ -10,7 +10,7 @@ import pytest
 
 from stepweave.cli.planned import planned
 from stepweave.graph.errors import GraphError
-from stepweave.graph.node import Across, Op, Read, State, Value
+from stepweave.graph.node import Across, Comm, Node, Op, Read, State, Value
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.uniform import check_uniform, divergences
 from stepweave.graph.ranks import Ranked, ranked_graph
@@ -161,3 +161,28 @@ def _differing(graph: StepGraph) -> set[str]:
                 held[rank, name, step] = (made, rank) if own else made
     pairs = {(name, step) for rank, name, step in held if rank == 0}
     return {n for n, step in pairs if held[0, n, step] != held.get((1, n, step))}
+
+
+def test_who_writes_a_state_sees_it() -> None:
+    node = host("pick", Op(writes=("queue", "rows"), decides="the rows"))
+    graph = StepGraph.build([node], [Value("rows")], [State("queue", across="own")])
+    with pytest.raises(GraphError, match=r"queue → pick\.host") as error:
+        check_uniform(graph)
+    assert error.value.code == "SW-OWN"
+
+
+@pytest.mark.parametrize("deciding", [0, 1])
+def test_a_decision_at_one_end_of_a_message_is_one(deciding: int) -> None:
+    def end(rank: int, *writes: str) -> Node:
+        decides = "the batch" if rank == deciding else ""
+        return Node("send", (Op((Read("queue"),), writes, decides=decides),))
+
+    sent = Ranked(
+        Node("send"),
+        comm=Comm("send", "message", (0, 1), "world", 1),
+        ends={0: end(0), 1: end(1, "rows")},
+    )
+    graph = ranked_graph([sent], [Value("rows")], [State("queue", across="own")], ranks=2)
+    with pytest.raises(GraphError, match="decides the batch") as error:
+        check_uniform(graph)
+    assert error.value.code == "SW-OWN"

@@ -9,12 +9,13 @@ from random import Random
 
 import pytest
 
-from stepweave.graph.errors import GraphError
+from stepweave.graph.errors import DeadlockError, GraphError
+from stepweave.graph.node import Comm, Node, Op, Read, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.channels import with_capacities
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.events import listing_programs, with_streams
-from stepweave.graph.ranks import ranked_graph
+from stepweave.graph.ranks import Ranked, ranked_graph
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.blocking import run_blocking
 from stepweave.graph.verifier.verify import violations
@@ -177,3 +178,28 @@ def test_planner_and_blocking_run_agree_on_random_ranked_programs() -> None:
 def test_planner_and_blocking_run_agree_on_thousands_of_random_ranked_programs() -> None:
     given = agree(range(SAMPLE, ALL))
     assert sum(given.values()) >= 3000
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_actor_that_nobody_holds_up_ends(ranks: int) -> None:
+    alone = [Ranked(Node("work", (Op(cost_us=5.0),)), ranks=(0,))]
+    plan = compile_plan(ranked_graph(alone, [], ranks=ranks))
+    assert run_blocking(plan) is None
+    assert violations(plan) == []
+
+
+def test_a_channel_to_be_sized_is_not_blamed_for_a_cycle_without_it() -> None:
+    reader = Node("first", (Op((Read("a"),), cost_us=5.0),))
+    nodes = [
+        Ranked(reader, ranks=(0,)),
+        Ranked(Node("second", (Op(writes=("a",), cost_us=5.0),)), ranks=(0,)),
+        Ranked(Node("make", (Op(writes=("x",), cost_us=5.0),)), ranks=(0,)),
+        Ranked(
+            Node("send", (Op((Read("x"),), ("y",), cost_us=5.0),)),
+            comm=Comm("send", "message", (0, 1), "world", None),
+        ),
+    ]
+    graph = ranked_graph(nodes, [Value(name) for name in "axy"], ranks=2, order="keep")
+    with pytest.raises(DeadlockError, match=r"first@0.host → \(d=0, order\) second@0.host"):
+        compile_plan(graph)

@@ -19,6 +19,7 @@ from stepweave.graph.parameters import context
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.bounds import is_bound
 from stepweave.graph.planner.compile import compile_plan
+from stepweave.graph.ranks import Ranked, ranked_graph
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
 from stepweave.requests.request import SamplingParams
@@ -567,3 +568,11 @@ def test_a_schedule_is_asked_for_each_event() -> None:
     actors, failure = explorer.attempt(Noting(0, list(explorer.program.actors), 10))
     assert failure is None
     assert len(asked) == len(actors)
+
+
+def test_a_plan_of_several_ranks_is_refused_by_all() -> None:
+    nodes = [Ranked(Node("work", (Op(),)))]
+    plan = compile_plan(ranked_graph(nodes, [], ranks=2))
+    for asked in (explore, explore_exhaustively, lambda each: replay(each, 0)):
+        with pytest.raises(GraphError, match="is of 2 ranks, which wait for each other"):
+            asked(plan)

@@ -59,8 +59,9 @@ def _spaced(where: Mark, written: str) -> list[str]:
         raise ConfigError.at(where, "a range is FROM:TO:STEPS, as 0.5:2:7") from None
     if len(parts) > 3 or not 2 <= steps <= MOST_VALUES:
         raise ConfigError.at(where, f"a range has 2 to {MOST_VALUES} steps")
-    inner = [f"{first + (last - first) * step / (steps - 1):.6g}" for step in range(1, steps - 1)]
-    return [parts[0].strip(), *inner, parts[1].strip()]
+    inner = (first + (last - first) * step / (steps - 1) for step in range(1, steps - 1))
+    written = [f"{each:.0f}" if each.is_integer() else f"{each:.6g}" for each in inner]
+    return [parts[0].strip(), *written, parts[1].strip()]
 
 
 def _refuse_bare_names(plain: Planned, sweeps: Sequence[Sweep]) -> None:

@@ -42,7 +42,7 @@ _Layouts = Annotated[
     tuple[LayoutConfig, ...],
     BeforeValidator(_all_or_some, json_schema_input_type=tuple[LayoutConfig, ...] | Literal["all"]),
 ]
-"""None for all that are possible."""
+"""Empty for all that are possible."""
 
 _Model = Annotated[
     ShapeConfig,

@@ -103,14 +103,15 @@ def _check_turn_names(graph: StepGraph) -> None:
     declared = {each.name for each in named}
     for each in named:
         stem, mark, index = each.name.rpartition("#")
-        if _NUMBERED.search(each.name) and stem not in declared:
+        firing = bool(mark) and index.isdecimal() and stem in declared
+        if _NUMBERED.search(each.name) and not firing:
             raise GraphError(
                 f"{each.name!r} has a number after '#', by which firings are called where nodes "
                 "have rates. Rename it.",
                 code="SW-ARGUMENT",
                 line=each.line,
             )
-        if mark and index.isdecimal() and stem in declared:
+        if firing:
             raise GraphError(
                 f"{each.name!r} is what firing {index} of {stem!r} is called, or what it writes, "
                 "where nodes have rates. Rename one.",

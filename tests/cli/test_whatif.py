@@ -313,7 +313,8 @@ def test_why_takes_a_node_with_a_rate_or_one_of_its_firings() -> None:
 
 def test_a_range_has_the_ends_that_were_written() -> None:
     assert sweep("rows=8:1048576:3").values == ("8", "524292", "1048576")
-    assert sweep("cost.forward.device=1234567:1234570:2").values == ("1234567", "1234570")
+    costs = sweep("cost.forward.device=1234567:1234570:4").values
+    assert costs == ("1234567", "1234568", "1234569", "1234570")
 
 
 def test_a_key_is_swept_once() -> None:

@@ -60,8 +60,8 @@ def _spaced(where: Mark, written: str) -> list[str]:
     if len(parts) > 3 or not 2 <= steps <= MOST_VALUES:
         raise ConfigError.at(where, f"a range has 2 to {MOST_VALUES} steps")
     inner = (first + (last - first) * step / (steps - 1) for step in range(1, steps - 1))
-    written = [f"{each:.0f}" if each.is_integer() else f"{each:.6g}" for each in inner]
-    return [parts[0].strip(), *written, parts[1].strip()]
+    between = [f"{each:.0f}" if each.is_integer() else f"{each:.6g}" for each in inner]
+    return [parts[0].strip(), *between, parts[1].strip()]
 
 
 def _refuse_bare_names(plain: Planned, sweeps: Sequence[Sweep]) -> None:

@@ -51,6 +51,12 @@ def mutates(operation: Any) -> bool:
 
 
 @cache
+def returns_new(operation: Any) -> bool:
+    """Something that it returns is no argument of it."""
+    return any(returned.alias_info is None for returned in operation._schema.returns)
+
+
+@cache
 def is_view(operation: Any) -> bool:
     """It neither computes nor allocates."""
     schema = operation._schema

@@ -64,8 +64,7 @@ def _workload(asked: LoadOptions) -> tuple[Workload, int | None]:
 
 def _traced(asked: LoadOptions, file: Path) -> tuple[Workload, int]:
     _refuse(asked, (*_RANDOM, "output_len"), "contradicts --trace, which has lengths of its own")
-    shaped = asked.burst != 1 or asked.burstiness != 1
-    if asked.request_rate != inf or asked.ramp_up_strategy is not None or shaped:
+    if asked.request_rate != inf or asked.ramp_up_strategy is not None or _shaped_by(asked):
         said = "has times of its own: use --speed-up in place of a rate"
         raise ConfigError.at(Mark("--trace"), said)
     trace = read_trace(file)
@@ -98,6 +97,13 @@ def _refuse(asked: LoadOptions, names: tuple[str, ...], why: str) -> None:
             raise ConfigError.at(Mark(f"--{name.replace('_', '-')}"), why)
 
 
+def _shaped_by(asked: LoadOptions) -> str | None:
+    """The option that shapes arrivals at a rate, if one does."""
+    if asked.burst != 1:
+        return "--burst"
+    return None if asked.burstiness == 1 else "--burstiness"
+
+
 def _arrivals(asked: LoadOptions) -> Arrivals:
     start, end = asked.ramp_up_start_rps, asked.ramp_up_end_rps
     if not asked.request_rate > 0:  # not a number is not, either
@@ -106,8 +112,7 @@ def _arrivals(asked: LoadOptions) -> Arrivals:
         if start is not None or end is not None:
             said = "needs --ramp-up-strategy linear or exponential"
             raise ConfigError.at(Mark("--ramp-up-start-rps and --ramp-up-end-rps"), said)
-        if asked.request_rate == inf and (asked.burst != 1 or asked.burstiness != 1):
-            option = "--burst" if asked.burst != 1 else "--burstiness"
+        if asked.request_rate == inf and (option := _shaped_by(asked)):
             raise ConfigError.at(Mark(option), "needs a rate: add --request-rate")
         return Arrivals(asked.request_rate, asked.burstiness, asked.burst)
     if asked.request_rate != inf:

@@ -86,25 +86,22 @@ def signature(
     )
 
 
-def tensors(datum: Any, levels: int = DEEPEST) -> Iterator[Tensor]:
+def tensors(datum: Any) -> Iterator[Tensor]:
     """All tensors `[...]` of a datum, in a fixed order."""
+    return (part for part in ends(datum) if isinstance(part, Tensor))
+
+
+def ends(datum: Any, levels: int = DEEPEST) -> Iterator[Any]:
+    """All tensors `[...]` of a datum, and what nobody can enter, whatever that holds."""
+    kind = type(datum)
     if isinstance(datum, Tensor):
         yield datum
-    elif levels:
-        for part in _parts(datum) or ():
-            yield from tensors(part, levels - 1)
-
-
-def unseen(datum: Any, levels: int = DEEPEST) -> Iterator[Any]:
-    """The parts of a datum in which `tensors` finds nothing, whatever they hold."""
-    kind = type(datum)
-    if isinstance(datum, (Tensor, *_WHOLE)) or kind in _BITS or kind in _TEXT_AND_WHOLE_NUMBERS:
-        return
-    parts = _parts(datum) if levels else None
-    if parts is None:
-        yield datum
-    for part in parts or ():
-        yield from unseen(part, levels - 1)
+    elif not (isinstance(datum, _WHOLE) or kind in _BITS or kind in _TEXT_AND_WHOLE_NUMBERS):
+        parts = _parts(datum) if levels else None
+        if parts is None:
+            yield datum
+        for part in parts or ():
+            yield from ends(part, levels - 1)
 
 
 def mapped(datum: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -7,7 +7,7 @@ memory it had before lives on only as long as a graph that works in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..graph.errors import StepweaveError
-from .contents import Unstable, mapped, signature, tensors, unseen
+from .contents import Unstable, ends, mapped, signature, tensors
 from .parts import Patience, is_array, reached
 
 
@@ -61,19 +61,25 @@ class Places:
 
         Raises `StepweaveError` where one lies in something that nobody can make anew.
         """
-        for hidden in unseen(datum):
-            reaches = (
-                each for _, part in reached(hidden, Patience()) for each in _tensors_of(part)
-            )
-            if any(map(self._in_a_slot, reaches)):
+        found = [*ends(datum)]
+        for hidden in found:
+            if not isinstance(hidden, Tensor) and self._reaches_a_slot(hidden):
                 raise StepweaveError(
                     f"what it publishes holds, in a {type(hidden).__name__}, memory of a value "
                     "that it has read and that will be written again: publish a copy",
                     code="SW-SHARED-MEMORY",
                 )
-        if not any(self._in_a_slot(tensor) for tensor in tensors(datum)):
+        if not any(isinstance(each, Tensor) and self._in_a_slot(each) for each in found):
             return datum
         return mapped(datum, lambda each: each.clone() if self._in_a_slot(each) else each)
+
+    def _reaches_a_slot(self, hidden: object) -> bool:
+        for _, part in reached(hidden, Patience()):
+            while is_array(part) and part.base is not None:
+                part = part.base  # the tensor whose memory an array shows
+            if isinstance(part, Tensor) and self._in_a_slot(part):
+                return True
+        return False
 
     def _in_a_slot(self, tensor: Tensor) -> bool:
         try:
@@ -219,14 +225,6 @@ def place(tensor: Tensor) -> Hashable:
         tensor.device,
         tensor.is_neg() or tensor.is_conj(),
     )
-
-
-def _tensors_of(part: Any) -> Iterator[Tensor]:
-    """The tensor whose memory it is: itself, or that behind an array."""
-    while is_array(part) and part.base is not None:
-        part = part.base
-    if isinstance(part, Tensor):
-        yield part
 
 
 def _with(known: Mapping[int, Any], storages: Sequence[torch.UntypedStorage]) -> dict[int, Any]:

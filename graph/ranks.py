@@ -26,7 +26,7 @@ from .step_graph import StepGraph
 MAX_RANKS = 1024
 DEVICE_STATE = "nccl"
 _RANK = re.compile(r"@\d+")
-_FIRING = re.compile(r"#\d+")
+FIRING = re.compile(r"#\d+")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def at_rank(name: str, rank: int) -> str:
 def declared_name(graph: StepGraph, name: str) -> str:
     """The name of an op, a datum or an actor as it is declared, for all ranks and firings."""
     if graph.declared is not None:
-        name = _FIRING.sub("", name)
+        name = FIRING.sub("", name)
     return _RANK.sub("", name) if graph.ranks else name
 
 

@@ -20,7 +20,6 @@ that it writes. What fires once in a cycle keeps its name.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,13 +28,11 @@ from .arguments import whole
 from .errors import GraphError
 from .node import Firing, Node, Op, OpContext, Read, Run, State, Turn, Value
 from .pieces import Pieces
-from .ranks import declared_name
+from .ranks import FIRING, declared_name
 from .step_graph import StepGraph
 
 MAX_CYCLE = 64  # steps
 MAX_FIRINGS = 1024  # in a cycle
-
-_NUMBERED = re.compile(r"#\d+")
 
 
 def has_rates(graph: StepGraph) -> bool:
@@ -102,22 +99,22 @@ def _check_turn_names(graph: StepGraph) -> None:
     ]
     declared = {each.name for each in named}
     for each in named:
-        stem, mark, index = each.name.rpartition("#")
-        firing = bool(mark) and index.isdecimal() and stem in declared
-        if _NUMBERED.search(each.name) and not firing:
-            raise GraphError(
-                f"{each.name!r} has a number after '#', by which firings are called where nodes "
-                "have rates. Rename it.",
-                code="SW-ARGUMENT",
-                line=each.line,
-            )
-        if firing:
+        if not FIRING.search(each.name):
+            continue
+        stem, _, index = each.name.rpartition("#")
+        if index.isdecimal() and stem in declared:
             raise GraphError(
                 f"{each.name!r} is what firing {index} of {stem!r} is called, or what it writes, "
                 "where nodes have rates. Rename one.",
                 code="SW-DUPLICATE",
                 line=each.line,
             )
+        raise GraphError(
+            f"{each.name!r} has a number after '#', by which firings are called where nodes have "
+            "rates. Rename it.",
+            code="SW-ARGUMENT",
+            line=each.line,
+        )
 
 
 def _check_firings(graph: StepGraph) -> None:

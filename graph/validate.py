@@ -175,31 +175,27 @@ def _check_actors(graph: StepGraph) -> None:
             )
 
 
+def _check_word(
+    what: str, datum: Value | State, argument: str, given: str | None, known: tuple[str, ...]
+) -> None:
+    if given not in known:
+        raise GraphError(
+            f"{what} {datum.name!r}: {argument} must be {' or '.join(known)}, not {given!r}.",
+            code="SW-ARGUMENT",
+            line=datum.line,
+        )
+
+
 def _check_states(graph: StepGraph) -> None:
     for state in graph.states.values():
-        if state.across is not None and state.across not in get_args(Across):
-            raise GraphError(
-                f"state {state.name!r}: across must be {' or '.join(get_args(Across))}, not "
-                f"{state.across!r}.",
-                code="SW-ARGUMENT",
-                line=state.line,
-            )
+        _check_word("state", state, "across", state.across or "same", get_args(Across))
 
 
 def _check_values(graph: StepGraph) -> None:
     for value in graph.values.values():
-        for argument, given, known in (
-            ("place", value.place, get_args(Place)),
-            ("storage", value.storage, get_args(Storage)),
-            ("across", value.across or "same", get_args(Across)),
-        ):
-            if given not in known:
-                raise GraphError(
-                    f"value {value.name!r}: {argument} must be {' or '.join(known)}, not "
-                    f"{given!r}.",
-                    code="SW-ARGUMENT",
-                    line=value.line,
-                )
+        _check_word("value", value, "place", value.place, get_args(Place))
+        _check_word("value", value, "storage", value.storage, get_args(Storage))
+        _check_word("value", value, "across", value.across or "same", get_args(Across))
         if value.slots is not None:
             where = f"value {value.name!r}"
             whole(where, "slots", value.slots, -MAX_DISTANCE, code="SW-SLOTS")

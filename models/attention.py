@@ -220,9 +220,9 @@ def paged_attention(
     used, since positions say what a token sees. `paged_invariant` chooses the arithmetic in which
     a token's bits do not depend on the batch; None means on CPU, in float32 and float64.
     `sliding_window` counts the token itself, and is the module's own where nothing is said of it;
-    `softcap` bounds the scores (Gemma 2); `s_aux[H]` are
-    attention sinks (gpt-oss). Of a module that keeps latents (`latent.py`), key and value are made
-    of these, and the result is expanded. Raises `TypeError` for a module without `layer_idx`.
+    `softcap` bounds the scores (Gemma 2); `s_aux[H]` are attention sinks (gpt-oss). Of a module
+    that keeps latents (`latent.py`), key and value are made of these, and the result is expanded.
+    Raises `TypeError` for a module without `layer_idx`.
     """
     if isinstance(sliding_window, Unsaid):
         sliding_window = getattr(module, "sliding_window", None)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..operations import address_of, is_view, mutates
+from ..operations import address_of, is_view, mutates, returns_new
 from .program import Operation, operation
 
 Way = Callable[[tuple[Any, ...], dict[str, Any], Sequence[Tensor]], Sequence[Operation]]
@@ -37,7 +37,7 @@ def way_of(
     if _does_nothing(func):
         return None
     if mutates(func):
-        return partial(_and_copy, func) if _returns_new(func) else _in_place(func)
+        return partial(_and_copy, func) if returns_new(func) else _in_place(func)
     key = (func, _kinds(args), tuple((k, _kinds([v])) for k, v in kwargs.items()))
     known = _known.get(key)
     if known is None:
@@ -49,12 +49,6 @@ def way_of(
 
 class NoWay(Exception):
     """An operation cannot be done again."""
-
-
-@cache
-def _returns_new(func: Any) -> bool:
-    """Whether something that it returns is no argument of it."""
-    return any(returned.alias_info is None for returned in func._schema.returns)
 
 
 @cache

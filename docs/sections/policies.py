@@ -61,7 +61,8 @@ def _decision(decision: str) -> Iterator[str]:
     yield from (" ".join(part.split()) for part in _rules(protocol))
     module = sys.modules[protocol.__module__]
     shown = [each for each in vars(module).values() if hasattr(each, "_fields")]
-    for of in sorted({each.__module__ for each in shown}, key=module.__name__.__ne__):
+    modules = sorted({each.__module__ for each in shown} - {module.__name__})
+    for of in (module.__name__, *modules):
         for name, about, fields in classes(sys.modules[of], "NamedTuple"):
             yield f"`{name}`: {about[0].lower()}{about[1:]}" if about else f"`{name}`"
             yield table(("field", "type", "meaning"), fields)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ...backends.dispatch import Dispatch
-from ...backends.operations import asks, composed, is_composite, is_view
+from ...backends.operations import asks, composed, is_composite, is_view, returns_new
 from ...executors.concurrent import run_on
 from ...executors.parts import Patience, reached
 from ...executors.report import RunReport
@@ -147,7 +147,7 @@ class _Kernels(Dispatch):
         unowned = partial(_mapped, self._device.allocator.unowned)
         late_args = [unowned(each) for each in args]
         late_kwargs = {name: unowned(each) for name, each in kwargs.items()}
-        if operation._schema.is_mutable and _returns_new(operation):
+        if operation._schema.is_mutable and returns_new(operation):
             self._device.drain(self._stream)  # nobody knows the shape of it
             return operation(*args, **kwargs)
         if operation._schema.is_mutable:
@@ -223,11 +223,6 @@ def _meta(tensor: Tensor) -> Tensor:
 
 def _on_meta(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {"device": torch.device("meta")} if "device" in kwargs else {}
-
-
-def _returns_new(operation: Any) -> bool:
-    """Whether something that it returns is no argument of it."""
-    return any(returned.alias_info is None for returned in operation._schema.returns)
 
 
 def _written(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from ..configs.costs import Text
 from ..configs.errors import ConfigError
@@ -143,6 +150,7 @@ class ClusterConfig(Part):
     network: _Link | None = Field(default=None, description="The same of what joins nodes.")
     all_reduce: Name = Field(
         default="nccl",
+        validate_default=True,
         description="The algorithm that the links name so. fastest: whichever is, for each size.",
     )
     memory: Share = Field(default=0.9, description="The part of each device's memory to use.")
@@ -173,12 +181,17 @@ class ClusterConfig(Part):
     def _links_join_all(self) -> ClusterConfig:
         if self.nodes > 1 and self.network is None:
             raise ValueError("`nodes` above 1 need a `network` that joins them, such as ndr")
-        links = [self.link] if self.network is None else [self.link, self.network]
-        said = [text for each in links if (text := unknown_algorithm(self.all_reduce, each))]
-        # An algorithm for one node may be unknown between nodes, where NCCL takes its own.
-        if len(said) == len(links):
-            raise ValueError(f"`all_reduce`: {said[0]}")
         return self
+
+    @field_validator("all_reduce")
+    @classmethod
+    def _some_link_has_it(cls, name: str, info: ValidationInfo) -> str:
+        links = [each for field in ("link", "network") if (each := info.data.get(field))]
+        said = [text for each in links if (text := unknown_algorithm(name, each))]
+        # An algorithm for one node may be unknown between nodes, where NCCL takes its own.
+        if said and len(said) == len(links):
+            raise ValueError(said[0])
+        return name
 
 
 @dataclass(frozen=True)

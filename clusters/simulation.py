@@ -249,7 +249,7 @@ class Outcomes:
             },
             **self.summary.to_json(),
             "mean_queue_ms": self.queue.mean if self.queue.count else None,
-            "p99_queue_ms": self.queue.percentiles[99.0],
+            "p99_queue_ms": self.queue.percentiles[99.0] if self.queue.count else None,
             "utilization": self.utilization,
             "time": self.shares,
             "steps": sum(each.steps for each in self.replicas),

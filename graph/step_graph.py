@@ -56,13 +56,15 @@ class StepGraph:
         told_by: str | None = None,
     ) -> StepGraph:
         """Build and validate. Raises `GraphError` for the first wrong declaration."""
-        from .validate import check_form, check_names, validate
+        from .form import check_form
+        from .validate import check_names, validate
 
         listed, data = tuple(nodes), tuple(values)
         arguments.one_of("StepGraph.build", "order", order, ("keep", "search"))
         arguments.one_of("StepGraph.build", "launches", launches, ("apart", "together"))
-        check_form(listed)
         changed = tuple(State(s) if isinstance(s, str) else s for s in states)
+        told = tuple(modes)
+        check_form(listed, data, changed, told, told_by)
         check_names(listed, data, changed)
         graph = StepGraph(
             nodes=listed,
@@ -72,7 +74,7 @@ class StepGraph:
             name=name,
             launches=launches,
             ranks=tuple(ranks),
-            modes=tuple(modes),
+            modes=told,
             told_by=told_by,
         )
         validate(graph)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import get_args
 
-from .arguments import MAX_DISTANCE, a, number, texts, whole
+from .arguments import MAX_DISTANCE, number, whole
 from .errors import GraphError, did_you_mean
 from .modes import check_modes
-from .node import Across, Node, Op, Place, Read, State, Storage, Value
+from .node import Across, Node, Place, Read, State, Storage, Value
 from .rates import check_rates
 from .step_graph import StepGraph, Vertex
 from .validate_ranks import check_ranks
@@ -42,23 +42,6 @@ def check_names(nodes: Sequence[Node], values: Sequence[Value], states: Sequence
                 code="SW-DUPLICATE",
                 line=datum.line,
             )
-
-
-def check_form(nodes: Sequence[Node]) -> None:
-    """Refuse ops that are not in tuples, and accesses that are not what they stand for.
-
-    A text in place of a list would be read letter by letter. Raises `GraphError`.
-    """
-    for node in nodes:
-        where = f"node {node.name!r}"
-        for side, ops in (("host", node.host), ("device", node.device)):
-            a(where, side, ops, (tuple, list), "a tuple of ops, as in (Op(...),)")
-            for op in ops:
-                a(where, f"each op of {side}", op, Op, "an Op")
-                a(where, "reads", op.reads, (tuple, list), "a tuple of reads, as in (Read('x'),)")
-                for read in op.reads:
-                    a(where, "each of reads", read, Read, "a Read, as in Read('x')")
-                texts(where, "writes", op.writes)
 
 
 def unread_values(graph: StepGraph) -> tuple[str, ...]:

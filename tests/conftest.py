@@ -3,12 +3,14 @@
 import gc
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.memory import Memory
 from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
+from tests.passed import Passed
 from tests.shares import leave_samples, share_of
 
 gc.disable()  # until all modules are imported: it would look at them again and again
@@ -28,6 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--share",
         metavar="K/N",
         help="of the tests that are selected, every N-th from the K-th on",
+    )
+    parser.addoption(
+        "--passed",
+        metavar="FILE",
+        type=Path,
+        help="leave out the tests that FILE names, and add each that passes: so a run goes on",
     )
 
 
@@ -111,6 +119,10 @@ class Share:
 def pytest_configure(config: pytest.Config) -> None:
     if said := config.getoption("--share"):
         config.pluginmanager.register(Share(said), "share")
+    if file := config.getoption("--passed"):
+        told = getattr(config, "workerinput", None)
+        passed = Passed.of(file) if told is None else Passed(told["passed"], None)
+        config.pluginmanager.register(passed, "passed")
 
 
 _memory = Memory()

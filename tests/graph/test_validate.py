@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepweave.graph.errors import GraphError
-from stepweave.graph.node import Comm, Node, Op, State, Value
+from stepweave.graph.node import Comm, Node, Op, Read, State, Value
 from stepweave.graph.ranks import Ranked, ranked_graph
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.validate import unread_values
@@ -218,6 +218,53 @@ def test_what_is_no_op_or_access_is_refused_where_it_is(node: Node, code: str, s
     assert error.code == code
     assert error.message.startswith("node 'a': ")
     assert said in error.message
+
+
+def _value(**given: Any) -> Value:
+    return Value("x", **given)
+
+
+def _state(**given: Any) -> State:
+    return State("s", **given)
+
+
+NAMED: Any = Node(None, (Op(),))  # type: ignore[arg-type]
+ANY: Any = "ab"
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        (_any(host=(_op(classes={"s": "x"}),)), "node 'a': classes must be pairs of a state"),
+        (_any(host=(_op(classes=("s", "x")),)), "node 'a': classes must be pairs of a state"),
+        (_any(host=(_op(run=3),)), "node 'a': run must be a function, not 3"),
+        (_any(host=(_op(agrees="no"),)), "node 'a': agrees must be true or false"),
+        (_any(host=(_op(reads=(Read(3),)),)), "node 'a': the name of a read must be"),  # type: ignore[arg-type]
+        (_any(actor=None), "node 'a': actor must be a name"),
+        (_any(stream=3), "node 'a': stream must be a name"),
+        (_any(comm="all"), "node 'a': comm must be a Comm"),
+        (NAMED, "each of nodes: name must be a name, not None"),
+        (ANY, "StepGraph.build: each of nodes must be a Node, not 'ab'"),
+        (_value(nbytes="8"), "value 'x': nbytes must be a whole number"),
+        (_value(nbytes=-1), "value 'x': nbytes must be a whole number"),
+        (_value(external="yes"), "value 'x': external must be true or false"),
+        (_value(allocate=8), "value 'x': allocate must be a function, not 8"),
+        (_state(make=dict()), "state 's': make must be a function, not a dict"),
+        (_state(keys=("a",)), "state 's': keys must be the name of a pool"),
+        (_state(leases=(("a", "b"),)), "state 's': each of leases must be triples"),
+        (3, "StepGraph.build: each of states must be a name or a State, not 3"),
+    ],
+)
+def test_what_is_declared_is_what_it_stands_for(node: Any, said: str) -> None:
+    nodes, values, states = [PRODUCER], [value("x")], [node]
+    if node is ANY or isinstance(node, Node):
+        nodes, states = [node], []
+    elif isinstance(node, Value):
+        values, states = [node], []
+    with pytest.raises(GraphError) as caught:
+        StepGraph.build(nodes, values, states)
+    assert caught.value.code == "SW-ARGUMENT"
+    assert said in caught.value.message
 
 
 @pytest.mark.parametrize("option", [{"order": "serial"}, {"launches": "one"}])

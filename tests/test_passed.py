@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,7 @@ def pytest_configure(config):
     passed = Passed.of(file) if told is None else Passed(told["passed"], None)
     config.pluginmanager.register(passed, "passed")
 """
+PYTEST = (sys.executable, "-m", "pytest", "-p", "xdist")
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
@@ -56,8 +58,9 @@ def test_what_passed_is_left_out(workers: tuple[str, ...], tmp_path: Path) -> No
 
     def run(*options: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "--passed", str(file), *workers, *options],
+            [*PYTEST, "--passed", str(file), *workers, *options],
             cwd=tmp_path,
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -58,7 +58,7 @@ def test_what_passed_is_left_out(workers: tuple[str, ...], tmp_path: Path) -> No
 
     def run(*options: str) -> str:
         done = subprocess.run(
-            [*PYTEST, "--passed", str(file), *workers, *options],
+            [*PYTEST, f"--passed={file}", *workers, *options],
             cwd=tmp_path,
             env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             stdout=subprocess.PIPE,

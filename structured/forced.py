@@ -61,9 +61,10 @@ class ForcedTokens:
 
     def _encoded(self, text: bytes) -> tuple[int, ...]:
         try:
-            return tuple(self._tokenizer.encode(text.decode(), add_special_tokens=False))
-        except UnicodeDecodeError:  # in the middle of a character
-            return ()
+            whole = text.decode()
+        except UnicodeDecodeError as error:  # up to where a choice lies inside of a character
+            whole = text[: error.start].decode()
+        return tuple(self._tokenizer.encode(whole, add_special_tokens=False))
 
     def before(self, matcher: Matcher, last: int) -> tuple[int, ...]:
         """What had to come where `last` came, the last token that the matcher has accepted.

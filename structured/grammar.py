@@ -7,7 +7,6 @@ request in microseconds, on any thread.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,8 +14,8 @@ from typing import Final, Literal, cast, get_args
 
 from .source import MAX_DEPTH as MAX_DEPTH
 from .source import GrammarError as GrammarError
+from .source import dump_json, load_json, nesting_error
 from .source import json_depth as json_depth
-from .source import load_json, nesting_error
 from .structural_tag import normalise
 
 GrammarKind = Literal["json", "json_object", "regex", "grammar", "choice", "structural_tag"]
@@ -59,10 +58,7 @@ class GrammarSpec:
                 f"unknown kind of grammar {self.kind!r}{_guess(str(self.kind))}; "
                 f"use one of {', '.join(KINDS)}"
             )
-        try:
-            size = len(self.source.encode("utf-8"))
-        except UnicodeEncodeError as error:
-            raise GrammarError(f"{self.kind}: the source is not valid Unicode: {error}") from error
+        size = _check_unicode(self.source, f"{self.kind}: the source")
         if size > MAX_SOURCE_BYTES:
             raise GrammarError(
                 f"{self.kind}: the source has {size} bytes, more than {MAX_SOURCE_BYTES}"
@@ -165,6 +161,14 @@ def bracket_depth(source: str, *, ebnf: bool) -> int:
     return deepest
 
 
+def _check_unicode(text: str, name: str) -> int:
+    """The bytes of a text in UTF-8. Raises `GrammarError` if it has none, for its surrogates."""
+    try:
+        return len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise GrammarError(f"{name} is not valid Unicode: {error}") from error
+
+
 def _check_schema_text(source: str) -> None:
     schema = load_json(source, "json")
     if not isinstance(schema, dict | bool):
@@ -182,13 +186,14 @@ def _read_choices(source: str) -> list[str]:
         raise GrammarError("choice: the list is empty, so nothing could be written")
     if len(choices) > MAX_CHOICES:
         raise GrammarError(f"choice: {len(choices)} alternatives, more than {MAX_CHOICES}")
+    for choice in choices:
+        _check_unicode(choice, f"choice: {choice!r}")
     return cast(list[str], choices)
 
 
 def _dump(value: object) -> str:
     try:
-        # ensure_ascii keeps lone surrogates readable here; they are refused when they are used.
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+        return dump_json(value)
     except RecursionError:
         raise GrammarError(f"nested too deep to read, more than {MAX_DEPTH}") from None
     except (TypeError, ValueError) as error:

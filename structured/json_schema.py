@@ -22,6 +22,7 @@ from .schema_llguidance import LLGuidanceWriter
 from .schema_normal import Normaliser
 from .schema_writer import SchemaWriter
 from .schema_xgrammar import XGrammarWriter
+from .source import GrammarError, dump_json
 
 Library = Literal["xgrammar", "llguidance"]
 
@@ -48,5 +49,12 @@ def rewrite_schema(source: str, library: Library) -> tuple[str, tuple[str, ...]]
         GrammarError: the text is no JSON Schema, or a reference leads nowhere.
     """
     writer = _WRITERS[library](Normaliser(Document(json.loads(source))))
-    schema, unenforced = writer.document()
-    return json.dumps(schema, separators=(",", ":")), unenforced
+    try:
+        schema, unenforced = writer.document()
+    except RecursionError:
+        # `from None`: the traceback of a recursion error is a thousand equal lines.
+        raise GrammarError(
+            "json: at #: its references lead from one to the next too many times; let fewer "
+            "schemas refer to each other in a row"
+        ) from None
+    return dump_json(schema), unenforced

@@ -173,16 +173,23 @@ def _from_structural_tag(source: str, any_whitespace: bool, lenient: bool) -> st
     for option in ("at_least_one", "stop_after_first", "excludes"):
         if format_.get(option):
             raise _no_tag(f"{option!r}")
+    given, leading = format_.get("tags", []), format_.get("triggers", [])
+    if not _list_of(dict, given) or not _list_of(str, leading):
+        raise _no_tag("'tags' that is no list of objects, or 'triggers' that is none of strings")
     tags = []
-    for tag in format_.get("tags", []):
+    for tag in given:
         begin, end, content = tag.get("begin"), tag.get("end"), tag.get("content", {})
         if not isinstance(begin, str) or not isinstance(end, str):
             raise _no_tag("a tag whose begin or end is no single string")
+        if not isinstance(content, dict):
+            raise _no_tag("content that is no object")
         if content.get("type") != "json_schema" or content.get("style", "json") != "json":
             raise _no_tag("content other than a JSON Schema in JSON")
+        if "json_schema" not in content:
+            raise _no_tag("content without its JSON Schema")
         if unknown := set(content) - {"type", "json_schema", "style"}:
             raise _no_tag(f"{min(unknown)!r}")
-        triggers = [each for each in format_.get("triggers", []) if begin.startswith(each)]
+        triggers = [each for each in leading if begin.startswith(each)]
         if len(triggers) != 1:
             raise GrammarError(
                 f"structural_tag: the tag {begin!r} begins with {len(triggers)} of the triggers"
@@ -193,6 +200,10 @@ def _from_structural_tag(source: str, any_whitespace: bool, lenient: bool) -> st
         raise GrammarError("structural_tag: there are no tags")
     lark = llguidance.StructTag.to_grammar(tags, assume_special=False)
     return _without_header(str(lark))
+
+
+def _list_of(kind: type, value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
 
 
 def _without_header(lark: str) -> str:

@@ -7,6 +7,7 @@ before it compiles; who has to choose a library asks it for each.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .ebnf import endless
@@ -16,7 +17,9 @@ from .json_schema import rewrite_schema
 from .regex_language import match_language, nothing
 from .regex_syntax import RegexError
 from .regex_text import longest_count, regex_text
+from .schema_document import every_schema
 from .schema_xgrammar import LONGEST_PATTERN
+from .source import dump_json
 from .structural_tag import formats, normalise
 
 
@@ -40,9 +43,9 @@ def read(spec: GrammarSpec, library: Library) -> Reading:
     match spec.kind:
         case "json":
             source, unenforced = rewrite_schema(spec.source, library)
-            if len(source) > MAX_SOURCE_BYTES:
+            if (size := len(source.encode())) > MAX_SOURCE_BYTES:
                 raise GrammarError(
-                    f"json: its alternatives and references, worked out, take {len(source)} bytes, "
+                    f"json: its alternatives and references, worked out, take {size} bytes, "
                     f"more than {MAX_SOURCE_BYTES}; use fewer of 'anyOf', 'oneOf', 'if' and "
                     "'dependencies', or split the schema"
                 )
@@ -52,10 +55,9 @@ def read(spec: GrammarSpec, library: Library) -> Reading:
             return Reading(GrammarSpec("regex", source), unenforced)
         case "structural_tag":
             return _read_tag(spec, library)
-        case "grammar" if (path := endless(spec.source)) is not None:
-            raise GrammarError(
-                f"grammar: no text of it ends, as its rules need each other: {' → '.join(path)}"
-            )
+        case "grammar":
+            _check_ends(spec.source)
+            return Reading(spec)
         case _:
             return Reading(spec)
 
@@ -78,23 +80,45 @@ def rewrite_regex(source: str, library: Library) -> tuple[str, tuple[str, ...]]:
     return regex_text(tree), ()
 
 
+def _check_ends(source: str) -> None:
+    """Raises `GrammarError` if no text of a grammar in EBNF ends."""
+    if (path := endless(source)) is not None:
+        raise GrammarError(
+            f"grammar: no text of it ends, as its rules need each other: {' → '.join(path)}"
+        )
+
+
 def _read_tag(spec: GrammarSpec, library: Library) -> Reading:
-    """Schemas and regular expressions inside of a structural tag are read like those outside."""
+    """Grammars inside of a structural tag are read like those outside."""
     tag = json.loads(normalise(spec.source))
     notes: list[str] = []
     for place, format_ in formats(tag):
-        for key, rewrite in (("json_schema", rewrite_schema), ("pattern", rewrite_regex)):
+        for key in ("json_schema", "pattern", "grammar"):
             if key not in format_:
                 continue
-            given = format_[key]
             try:
-                text = json.dumps(given) if key == "json_schema" else str(given)
-                source, unenforced = rewrite(text, library)
+                format_[key], unenforced = _read_part(key, format_, library)
             except GrammarError as error:
                 raise GrammarError(f"structural_tag: in {place}/{key}: {error}") from error
             notes += (f"structural_tag: in {place}/{key}: {each}" for each in unenforced)
-            if key == "pattern":
-                format_[key] = source
-            elif format_.get("style", "json") == "json":
-                format_[key] = json.loads(source)
-    return Reading(GrammarSpec("structural_tag", json.dumps(tag)), tuple(notes))
+    return Reading(GrammarSpec("structural_tag", dump_json(tag)), tuple(notes))
+
+
+def _read_part(
+    key: str, format_: Mapping[str, object], library: Library
+) -> tuple[object, tuple[str, ...]]:
+    """What a format of a tag has under a key, for a library, and what that would not enforce."""
+    given = format_[key]
+    if key == "pattern":
+        return rewrite_regex(str(given), library)
+    if key == "grammar":
+        _check_ends(str(given))
+        return given, ()
+    source, unenforced = rewrite_schema(json.dumps(given), library)
+    schema = json.loads(source)
+    if format_.get("any_order") is True:
+        for keyword in ("required", "minProperties"):
+            if any(keyword in each for each in every_schema(schema)):
+                what = f"{keyword!r} cannot be enforced: the same name may come twice"
+                unenforced += (f"with 'any_order', {what}",)
+    return schema, unenforced

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from .regex_syntax import (
@@ -23,6 +24,12 @@ from .regex_syntax import (
 
 MAX_WAYS: Final = 256
 """Most alternatives into which anchors inside of groups may split an expression."""
+
+MAX_LISTED: Final = 64
+"""Most texts of an expression that are listed in its place."""
+
+LONGEST_LISTED: Final = 256
+"""The longest text that is written out where all texts of an expression are listed."""
 
 ANYTHING: Final = Repeat(ANY, 0, None)
 
@@ -267,3 +274,47 @@ def other_than(texts: Sequence[str]) -> Regex:
             for first, rests in follow.items()
         ),
     )
+
+
+def texts(tree: Regex, most: int) -> list[str] | None:
+    """All texts that match; None if there are more than `most`, or a very long one."""
+    _, longest = lengths(tree)
+    if longest is None or longest > LONGEST_LISTED:
+        return None
+    try:
+        return _listed(tree, most)
+    except _TooMany:
+        return None
+
+
+class _TooMany(Exception):
+    """More texts match than are listed."""
+
+
+def _listed(tree: Regex, most: int) -> list[str]:
+    match tree:
+        case Chars(runs):
+            codes = chain.from_iterable(range(low, high + 1) for low, high in runs)
+            return _few(map(chr, codes), most)
+        case Seq(parts):
+            found = [""]
+            for part in parts:
+                ends = _listed(part, most)
+                found = _few((start + end for start in found for end in ends), most)
+            return found
+        case Alt(options):
+            return _few((text for option in options for text in _listed(option, most)), most)
+        case Repeat(inner, low, high) if high is not None and lengths(inner)[1]:
+            more = Alt((EMPTY, inner))
+            return _listed(Seq((*(inner,) * low, *(more,) * (high - low))), most)
+    return [""]
+
+
+def _few(some: Iterable[str], most: int) -> list[str]:
+    """The texts, each once. Raises `_TooMany`."""
+    found: dict[str, None] = {}
+    for each in some:
+        found[each] = None
+        if len(found) > most:
+            raise _TooMany
+    return list(found)

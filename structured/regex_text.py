@@ -11,10 +11,15 @@ from __future__ import annotations
 from typing import Final
 
 from .regex_language import alternatives, repeated, sequence
-from .regex_syntax import Alt, Chars, Ranges, Regex, Repeat, Seq, common, ranges
+from .regex_syntax import Alt, Chars, Ranges, Regex, Repeat, Seq, common, inverted, ranges
 
 _UNESCAPED: Final = ranges((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
 """What a JSON string may hold as it is."""
+
+_NUL: Final = ranges((0, 0))
+_CONTROLS: Final = ranges((0, 0x1F))
+_ESCAPED: Final = ranges((0x22, 0x22), (0x5C, 0x5C))
+"""The quote and the backslash, which a JSON string holds behind a backslash only."""
 
 
 def json_text(tree: Regex) -> Regex | None:
@@ -40,13 +45,33 @@ def json_text(tree: Regex) -> Regex | None:
     raise AssertionError("anchors were resolved")
 
 
+def without_misread_classes(tree: Regex) -> Regex:
+    """The tree for llguidance 1.9.1 in JSON strings, narrower by NUL in some classes.
+
+    A class of all controls without the quote or without the backslash, such as `[^"]`, is read as
+    if it had both, once they are escaped. Without NUL the library reads it right.
+    """
+    match tree:
+        case Chars(runs):
+            misread = common(runs, _CONTROLS) == _CONTROLS and common(runs, _ESCAPED) != _ESCAPED
+            return Chars(common(runs, inverted(_NUL))) if misread else tree
+        case Seq(parts):
+            return sequence(*map(without_misread_classes, parts))
+        case Alt(options):
+            return alternatives(*map(without_misread_classes, options))
+        case Repeat(inner, low, high):
+            return repeated(without_misread_classes(inner), low, high)
+    raise AssertionError("anchors were resolved")
+
+
 def regex_text(tree: Regex) -> str:
     """The tree in the syntax that both libraries read alike."""
     match tree:
         case Chars(runs):
             assert runs, "nothing matches"
             if len(runs) == 1 and runs[0][0] == runs[0][1]:
-                return _character(runs[0][0])
+                code = runs[0][0]
+                return _character(code) if code else f"[{_NUL_TEXT}]"
             return f"[{_class(runs)}]"
         case Seq(parts):
             return "".join(
@@ -73,15 +98,18 @@ def _count(low: int, high: int | None) -> str:
 
 
 def _class(runs: Ranges) -> str:
-    """The runs, "^" behind the others: XGrammar takes one in front, however it is written, for
-    one that negates the class."""
+    """The runs, NUL and "^" behind the others: XGrammar takes a "^" in front, however it is
+    written, for one that negates the class, and what follows NUL for more digits of its escape."""
     text = ""
+    nul = ""
     hat = ""
     for low, high in runs:
+        if low == 0:
+            nul, low = _NUL_TEXT, low + 1
         if low == ord("^"):
             hat, low = _character(low), low + 1
         text += _run(low, high) if low <= high else ""
-    return text + hat
+    return text + nul + hat
 
 
 def _run(low: int, high: int) -> str:
@@ -90,6 +118,7 @@ def _run(low: int, high: int) -> str:
 
 _SPECIAL: Final = "\\^$.|?*+()[]{}/-"
 _SHORT: Final = {9: "\\t", 10: "\\n", 13: "\\r"}
+_NUL_TEXT: Final = "\\x00"
 
 
 def _character(code: int) -> str:
@@ -98,9 +127,7 @@ def _character(code: int) -> str:
         return character
     if character in _SPECIAL:
         return f"\\{character}"
-    if 0x20 <= code < 0x7F:
-        return character
-    return _SHORT.get(code) or (f"\\x{code:02x}" if code < 0xA0 else character)
+    return _SHORT.get(code, character)
 
 
 def longest_count(tree: Regex) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .schema_case import Case
@@ -12,11 +11,26 @@ from .schema_terms import Layer, Node, Slots
 from .schema_values import child, item
 
 
+class _Way(NamedTuple):
+    """What all values of a case have in them."""
+
+    all: list[Key]
+    some: Sequence[Key] = ()
+    """At least `least` of them, too."""
+    least: int = 0
+
+    def left(self, ending: Container[Key]) -> list[Key]:
+        """What they need and does not end."""
+        left = [key for key in self.some if key not in ending]
+        enough = len(self.some) - len(left) >= self.least
+        return [*(key for key in self.all if key not in ending), *([] if enough else left)]
+
+
 class _Needs(NamedTuple):
-    """What the values of a node have in them."""
+    """What the values of a node have in them, in one of these ways."""
 
     place: str
-    ways: list[list[Key]]  # for each of its cases, what all values of that case have
+    ways: list[_Way]
 
 
 def endless(root: Node, nodes: Normaliser) -> str | None:
@@ -31,7 +45,7 @@ def endless(root: Node, nodes: Normaliser) -> str | None:
     while more:
         more = False
         for key, each in needs.items():
-            if key not in ending and any(map(ending.issuperset, each.ways)):
+            if key not in ending and not all(way.left(ending) for way in each.ways):
                 ending.add(key)
                 more = True
     key = nodes.key(nodes.canonical(root))
@@ -40,7 +54,7 @@ def endless(root: Node, nodes: Normaliser) -> str | None:
         seen.add(key)
         if not needs[key].ways:  # it has no value at all
             return None
-        key = next(each for each in needs[key].ways[0] if each not in ending)
+        key = needs[key].ways[0].left(ending)[0]
     return None if key in ending else needs[key].place
 
 
@@ -48,26 +62,55 @@ def _needs(root: Node, nodes: Normaliser) -> dict[Key, _Needs]:
     """By key each node that a value of `root` may have in it."""
     found: dict[Key, _Needs] = {}
     left = [nodes.canonical(root)]
+
+    def keys(inner: Iterable[Node]) -> list[Key]:
+        canonical = [nodes.canonical(each) for each in inner]
+        left.extend(canonical)
+        return [nodes.key(each) for each in canonical]
+
     while left:
         node = left.pop()
         key = nodes.key(node)
         if key in found:
             continue
         if not node:  # anything
-            found[key] = _Needs("#", [[]])
+            found[key] = _Needs("#", [_Way([])])
             continue
-        inner = [[nodes.canonical(each) for each in _needed(case)] for case in nodes.cases(node)]
-        left += chain.from_iterable(inner)
-        found[key] = _Needs(node[0].place, [[nodes.key(each) for each in way] for way in inner])
+        ways = [
+            _Way(keys(all_), keys(some), least)
+            for case in nodes.cases(node)
+            for all_, some, least in _needed(case, nodes)
+        ]
+        found[key] = _Needs(node[0].place, ways)
     return found
 
 
-def _needed(case: Case) -> Iterator[Node]:
+def _needed(case: Case, nodes: Normaliser) -> Iterator[tuple[list[Node], list[Node], int]]:
+    """The ways of a case, as `_Way` has them."""
     if case.type == "object":
-        layer = case.parts.get("members", Layer({}))
-        for name in case.parts.get("required", ()):
-            yield child(layer, name)
+        yield from _members(case, nodes)
     elif case.type == "array":
         slots = case.parts.get("slots", Slots((), None))
-        for index in range(min(case.parts.get("minItems", 0), len(slots.prefix) + 1)):
-            yield item(slots, index)
+        least = min(case.parts.get("minItems", 0), len(slots.prefix) + 1)
+        yield [item(slots, index) for index in range(least)], [], 0
+    else:
+        yield [], [], 0
+
+
+def _members(case: Case, nodes: Normaliser) -> Iterator[tuple[list[Node], list[Node], int]]:
+    layer: Layer = case.parts.get("members", Layer({}))
+    required = case.parts.get("required", ())
+    needed = [child(layer, name) for name in required]
+    more = case.parts.get("minProperties", 0) - len(required)
+    if more <= 0:
+        yield needed, [], 0
+        return
+    possible = {name: node for name, node in layer.names.items() if nodes.possible(node)}
+    named = [node for name, node in possible.items() if name not in required]
+    others = [*layer.patterns.values()]
+    if layer.rest is not None or "propertyNames" in case.parts or not (possible or others):
+        others.append(layer.rest or ())
+    if more <= len(named):
+        yield needed, named, more
+    for node in filter(nodes.possible, others):  # as many as there are to be
+        yield [*needed, node], [], 0

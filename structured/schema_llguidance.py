@@ -6,15 +6,21 @@ from dataclasses import replace
 from typing import Final
 
 from .number_limits import digits, is_double, next_to_bound
+from .regex_language import other_than
 from .regex_syntax import Regex
+from .regex_text import without_misread_classes
 from .schema_case import Case
 from .schema_document import Schema
 from .schema_terms import BOUNDS, NOTHING, Layer, Node
-from .schema_writer import SchemaWriter, whole
+from .schema_writer import LONGEST_EXCLUDED, SchemaWriter, whole
 
 LARGEST_STEP: Final = 9999
 """The largest `multipleOf`, whatever its power of ten: the library's work grows with its square,
 and at six digits it takes minutes."""
+
+MOST_NAMED: Final = 256
+"""Most characters of the names beside which the rest is written as a pattern: it has 40 for each,
+and takes a tenth of a second to write and to compile for this many."""
 
 
 class LLGuidanceWriter(SchemaWriter):
@@ -45,11 +51,24 @@ class LLGuidanceWriter(SchemaWriter):
             schema["minLength"] = low
         if high is not None:
             schema["maxLength"] = high
-        if trees:
-            schema["pattern"] = whole(trees[0])
-        if len(trees) > 1:
-            schema["allOf"] = [{"type": "string", "pattern": whole(each)} for each in trees[1:]]
+        patterns = [self.key_pattern(case, each) for each in trees]
+        if patterns:
+            schema["pattern"] = patterns[0]
+        if len(patterns) > 1:
+            schema["allOf"] = [{"type": "string", "pattern": each} for each in patterns[1:]]
         return schema
+
+    def key_pattern(self, case: Case, tree: Regex) -> str:
+        return whole(without_misread_classes(tree))
+
+    def members(self, layer: Layer) -> Layer:
+        """The rest as a pattern for all other names: what the library leaves out of the rest by
+        itself may still be written with escapes."""
+        if layer.rest in (None, NOTHING) or layer.patterns or not layer.names:
+            return layer
+        if max(map(len, layer.names)) > LONGEST_EXCLUDED or sum(map(len, layer.names)) > MOST_NAMED:
+            return layer
+        return Layer(layer.names, {whole(other_than([*layer.names])): layer.rest}, NOTHING)
 
     def names(self, case: Case, layer: Layer) -> dict[str, Node]:
         return layer.names

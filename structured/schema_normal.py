@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from .schema_case import Case
+from .regex_language import ANYTHING, MAX_LISTED, search_language, texts, with_lengths
+from .regex_syntax import RegexError
+from .schema_case import Case, Report
 from .schema_cases import cases
 from .schema_document import Document, pointer, refuse
 from .schema_terms import (
@@ -70,11 +72,16 @@ class Normaliser:
         if key not in self._cases:
             found: list[Case] = []
             for facts in self._opened(node):
-                found.extend(
-                    case for case in cases(_typed(facts), self, self._note) if case not in found
-                )
+                made = self._made(node, _typed(facts), self._note)
+                found.extend(case for case in made if case not in found)
             self._cases[key] = _joined(found)
         return self._cases[key]
+
+    def _made(self, node: Node, facts: list[Fact], report: Report) -> list[Case]:
+        try:
+            return cases(facts, self, report)
+        except RegexError as error:  # it was to be looked for in a text of the schema
+            refuse(node[0].place if node else "#", str(error))
 
     def key(self, node: Node) -> Key:
         """Equal for nodes that are the same conjunction."""
@@ -105,7 +112,7 @@ class Normaliser:
             self._opening.add(key)
             try:
                 self._possible[key] = any(
-                    cases(facts, self, _ignore) for facts in self._opened(node)
+                    self._made(node, facts, _ignore) for facts in self._opened(node)
                 )
             finally:
                 self._opening.discard(key)
@@ -158,10 +165,11 @@ class Normaliser:
         found: list[object] = []
         for case in self.cases(self.canonical(node)):
             values = _VALUES.get(case.type, case.parts.get("values"))
+            values = _texts(case) if case.type == "string" else values
             if values is None:
                 return None
             found.extend(values)
-        return distinct(found)
+        return [value for value in distinct(found) if self.holds(node, value)]
 
     def _followed(self, place: str) -> str:
         """Where a schema that only refers leads."""
@@ -292,10 +300,25 @@ def _typed(facts: list[Fact]) -> list[Fact]:
     if any(fact.keyword in ("type", "values") and fact.stated for fact in facts):
         return facts
     about = {fact.kinds for fact in facts if fact.kinds != KINDS}
+    left = KINDS.intersection(*(fact.value for fact in facts if fact.keyword == "type"))
     if len(about) == 1:
         (kinds,) = about
+        if not kinds & left:
+            return facts
         return [*facts, Fact("type", kinds, "#", stated=False)]
     return facts
+
+
+def _texts(case: Case) -> list[object] | None:
+    """Texts among which are all of a case of strings, if its first pattern or length says them."""
+    patterns = case.parts.get("patterns")
+    try:
+        tree = search_language(patterns[0]) if patterns else ANYTHING
+    except RegexError:
+        return None
+    fitted = with_lengths(tree, case.parts.get("minLength", 0), case.parts.get("maxLength"))
+    found = texts(tree if fitted is None else fitted, MAX_LISTED)
+    return None if found is None else list(found)
 
 
 def _joined(union: list[Case]) -> list[Case]:

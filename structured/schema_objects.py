@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
-from .regex_syntax import finds
+from .regex_language import MAX_LISTED, search_language, texts
+from .regex_syntax import RegexError, finds
 from .schema_case import Case, Nodes, Report, add_counts
 from .schema_terms import NOTHING, OBJECTS, Fact, Layer, Node, opposite
 from .schema_values import both, child
@@ -20,7 +22,7 @@ def object_cases(facts: Sequence[Fact], nodes: Nodes, report: Report) -> Iterato
         return
     layers = [fact.value for fact in facts if fact.keyword == "members"]
     required = {fact.value: fact.place for fact in facts if fact.keyword == "required"}
-    merged = _merged_layers(layers, list(required), facts, report)
+    merged = with_listed_names(_merged_layers(layers, list(required), facts, report))
     if merged.rest is not None and not nodes.possible(merged.rest):
         merged = replace(merged, rest=NOTHING)
     if extras:
@@ -91,6 +93,27 @@ def _merged_layers(
         patterns,
         both(*rests) if rests else None,
     )
+
+
+def with_listed_names(merged: Layer) -> Layer:
+    """Patterns of few names as these names: a library that leaves named properties out of a pattern
+    would have none left for it under way."""
+    names, patterns = dict(merged.names), dict(merged.patterns)
+    for pattern in merged.patterns:
+        listed = _texts(pattern, MAX_LISTED + len(names))
+        if listed is not None and len(set(listed) - set(names)) <= MAX_LISTED:
+            names |= {name: child(merged, name) for name in listed}
+            del patterns[pattern]
+    return Layer(names, patterns, merged.rest)
+
+
+@lru_cache(maxsize=256)
+def _texts(pattern: str, most: int) -> tuple[str, ...] | None:
+    try:
+        found = texts(search_language(pattern), most)
+    except RegexError:
+        return None
+    return None if found is None else tuple(found)
 
 
 def _with_extras(

@@ -26,10 +26,16 @@ from .schema_case import Case
 from .schema_document import Schema, refuse
 from .schema_endless import endless
 from .schema_normal import Key, Normaliser
+from .schema_objects import with_listed_names
 from .schema_terms import NOTHING, Layer, Literal, Node, Slots
+from .schema_values import both
 
 LONGEST_EXCLUDED: Final = 64
 """The longest text that a string may be told not to be: the pattern nests a level a character."""
+
+DEEPEST_INLINE: Final = 24
+"""How deep a schema that is used once may be written in place. Below, it is referred to, so that
+what is written does not nest deeper than a request may."""
 
 _ALL_TYPES = ("null", "boolean", "number", "string", "array", "object")
 
@@ -60,23 +66,23 @@ class SchemaWriter(ABC):
     def document(self) -> tuple[Schema | bool, tuple[str, ...]]:
         """The whole schema, and what is not enforced, by place."""
         root = self._schema((Literal(True, "#"),))
-        definitions: dict[str, object] = {}
-        inline = {
-            each.name: each for each in self._written.values() if each.uses == 1 and not each.refers
-        }
+        written = {each.name: each for each in self._written.values()}
+        apart: dict[str, None] = {}
 
-        def finished(value: Any) -> Any:
+        def finished(value: Any, depth: int) -> Any:
             if isinstance(value, _Reference):
-                if value.name in inline:
-                    return finished(inline[value.name].schema)
+                each = written[value.name]
+                if each.uses == 1 and not each.refers and depth < DEEPEST_INLINE:
+                    return finished(each.schema, depth)
+                apart[value.name] = None
                 return {"$ref": f"#/$defs/{value.name}"}
             if isinstance(value, dict):
-                return {key: finished(each) for key, each in value.items()}
-            if isinstance(value, _Constants):
-                return value.values
-            return [finished(each) for each in value] if isinstance(value, list) else value
+                return {key: finished(each, depth + 1) for key, each in value.items()}
+            if isinstance(value, list):
+                return [finished(each, depth + 1) for each in value]
+            return value.values if isinstance(value, _Constants) else value
 
-        schema = finished(root)
+        schema = finished(root, 0)
         if schema is False:
             refuse(self._nodes.to_blame("#"), "no value can satisfy it")
         if (place := endless((Literal(True, "#"),), self._nodes)) is not None:
@@ -85,9 +91,10 @@ class SchemaWriter(ABC):
                 "each value of it has another one in it, so no text comes to its end; let one be "
                 "left out ('required'), be null, or an array be empty",
             )
-        for each in self._written.values():
-            if each.name not in inline:
-                definitions[each.name] = finished(each.schema)
+        definitions: dict[str, object] = {}
+        while waiting := apart.keys() - definitions.keys():
+            for name in sorted(waiting):
+                definitions[name] = finished(written[name].schema, 2)
         if definitions:
             schema["$defs"] = definitions
         notes = {**self._nodes.flaws, **self._noted}
@@ -151,7 +158,7 @@ class SchemaWriter(ABC):
         wrong = [each for each in numbers_in(case.parts["values"]) if not self.writes(each)]
         if wrong:
             what = f"the number {wrong[0]!r} has more digits than can be enforced"
-            self.note(case, "values", what)
+            self.note(case, "enum", what)
         return {"enum": _Constants(case.parts["values"])}
 
     @abstractmethod
@@ -215,15 +222,18 @@ class SchemaWriter(ABC):
 
     def _object(self, case: Case) -> Schema:
         layer = self._with_named_patterns(case, case.parts.get("members", Layer({})))
+        layer = self.members(layer)
         schema: Schema = {"type": "object"}
         if names := self.names(case, layer):
             schema["properties"] = {name: self._schema(node) for name, node in names.items()}
-        patterns = {}
+        patterns: dict[str, Node] = {}
         for pattern, node in layer.patterns.items():
             if (text := self._key_pattern(case, pattern)) is not None:
-                patterns[text] = self._schema(node)
+                patterns[text] = both(patterns.get(text, ()), node)
         if patterns:
-            schema["patternProperties"] = patterns
+            schema["patternProperties"] = {
+                text: self._schema(node) for text, node in patterns.items()
+            }
         if layer.rest is not None:
             schema["additionalProperties"] = self._rest(layer.rest)
         elif patterns or any(map(self._nodes.possible, names.values())):
@@ -250,6 +260,10 @@ class SchemaWriter(ABC):
         """The pattern for names that a tree matches."""
         return whole(tree)
 
+    def members(self, layer: Layer) -> Layer:
+        """The members in the form that the library serves best."""
+        return layer
+
     @abstractmethod
     def names(self, case: Case, layer: Layer) -> dict[str, Node]:
         """The properties to write by name; notes what the library does wrong with them."""
@@ -269,7 +283,7 @@ class SchemaWriter(ABC):
             self.note(case, "propertyNames", "'propertyNames' cannot be enforced here")
             return layer
         rest = layer.rest or ()
-        return Layer(layer.names, {whole(tree): rest}, NOTHING)
+        return with_listed_names(Layer(layer.names, {whole(tree): rest}, NOTHING))
 
     def _names_tree(self, node: Node) -> Regex | None:
         """The names that a schema of names allows; None if no pattern says it."""

@@ -31,6 +31,11 @@ def _bounds_numbers(bound: int | float) -> bool:
     return abs(bound) <= EXACT and decimals(bound) <= DECIMALS
 
 
+def _plain(name: str) -> bool:
+    """Whether the library keeps a named property apart from others."""
+    return name.isascii() and name.isprintable() and not {'"', "\\"} & set(name)
+
+
 class XGrammarWriter(SchemaWriter):
     """What the library reads wrong is noted: found by random outputs, form by form."""
 
@@ -91,6 +96,9 @@ class XGrammarWriter(SchemaWriter):
                 self.note(case, "patternProperties", what)
             if possible(node):
                 kept[name] = node
+                if not closed and not _plain(name):
+                    what = f"the property {name!r} cannot be enforced beside others: the library"
+                    self.note(case, "properties", f"{what} takes it for one of them")
             elif not closed or (
                 layer.rest is None and not any(map(possible, layer.names.values()))
             ):

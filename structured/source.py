@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from math import isinf
 from typing import Final, cast
 
@@ -29,6 +30,20 @@ def load_json(source: str, kind: str) -> object:
         raise GrammarError(f"{kind}: nested too deep to read, more than {MAX_DEPTH}") from None
     except ValueError as error:
         raise GrammarError(f"{kind}: not JSON: {error}") from error
+
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def dump_json(value: object) -> str:
+    """A value as compact JSON text that UTF-8 has: lone surrogates alone are escaped.
+
+    Raises:
+        TypeError: it has something that is no JSON.
+        ValueError: it has NaN or infinity, or has itself in it.
+    """
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def json_depth(value: object) -> int:

@@ -7,11 +7,10 @@ rewritten into it. This file reads and checks; the libraries say what they can d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from .source import GrammarError, load_json, nesting_error
+from .source import GrammarError, dump_json, load_json, nesting_error
 
 MAX_TAGS: Final = 1024
 """Most tags of one grammar, wherever they stand."""
@@ -36,7 +35,7 @@ def normalise(text: str) -> str:
     tags = sum(format_.get("type") == "tag" for _, format_ in formats(given))
     if tags > MAX_TAGS:
         raise _error(f"{tags} tags, more than {MAX_TAGS}")
-    return json.dumps({"type": "structural_tag", "format": given["format"]}, separators=(",", ":"))
+    return dump_json({"type": "structural_tag", "format": given["format"]})
 
 
 def formats(tag: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:

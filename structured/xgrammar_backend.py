@@ -154,7 +154,10 @@ class XGrammarMatcher(LibraryMatcher):
         return allows_any(row)
 
     def _forced(self) -> bytes:
-        return str(self._inner.find_jump_forward_string()).encode()
+        try:
+            return str(self._inner.find_jump_forward_string()).encode()
+        except UnicodeDecodeError as error:  # it begins or ends inside of a character
+            return error.object
 
     def restore(self) -> None:
         """Bring the library's matcher back to where this one stands, from wherever it is."""

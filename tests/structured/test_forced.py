@@ -101,6 +101,18 @@ def test_so_many_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(found) <= 3
 
 
+def test_a_choice_inside_of_a_character_ends_what_is_forced_before_it(
+    backend: GrammarBackend,
+) -> None:
+    compiled = backend.compile(GrammarSpec.from_request({"choice": ["yes: 是", "yes: 晚"]}))
+    matcher, found = compiled.matcher(), ForcedTokens(TOKENIZER)
+    assert text_of(found.of(matcher)) == "yes: ", "both go on with a byte from E6 on"
+    matcher.advance(ids("yes: 是")[:-1])
+    assert found.of(matcher) == (), "it stands inside of a character"
+    matcher.advance(ids("是")[-1:])
+    assert matcher.accept(EOS)
+
+
 def test_a_matcher_of_another_package_need_not_know() -> None:
     class Plain:
         pass

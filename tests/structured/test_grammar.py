@@ -54,6 +54,7 @@ def test_a_key_that_is_none_counts_as_absent() -> None:
         ({"choice": "yes"}, "needs a list of strings, got str"),
         ({"choice": ["a", 1]}, "every alternative must be a string"),
         ({"regex": "\ud800"}, "not valid Unicode"),
+        ({"choice": ["a", "\ud800"]}, r"choice: '\\ud800' is not valid Unicode"),
     ],
 )
 def test_a_wrong_request_is_refused_with_what_to_do(

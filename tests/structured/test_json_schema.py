@@ -172,6 +172,34 @@ def test_a_schema_that_is_none_is_an_ordinary_refusal(
         xgrammar.compile(GrammarSpec.from_request({"json": schema}))
 
 
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize(
+    ("deep", "what"),
+    [
+        ({"enum": ["a"], "pattern": "("}, "unterminated subpattern"),
+        ({"properties": {"a": INTEGER}, "patternProperties": {"(": INTEGER}}, "unterminated"),
+    ],
+)
+def test_a_malformed_pattern_that_is_looked_for_is_refused_by_place(
+    deep: Any, what: str, library: Any
+) -> None:
+    with pytest.raises(GrammarError, match=f"^json: at #/properties/deep: .*{what}"):
+        rewrite_schema(json.dumps({"properties": {"deep": deep}}), library)
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+def test_a_listed_number_with_too_many_digits_is_named_by_place(library: Any) -> None:
+    schema = {"type": "object", "properties": {"deep": {"const": 12345678901234567890123}}}
+    _, (note,) = rewrite_schema(json.dumps(schema), library)
+    assert note.startswith("json: at #/properties/deep: the number 12345678901234567890123 has")
+
+
+def test_a_length_says_no_type_where_strings_are_excluded() -> None:
+    written, notes = rewrite_schema(json.dumps({"not": STRING, "minLength": 2}), "llguidance")
+    assert notes == ()
+    assert set(json.loads(written)["type"]) == {"null", "boolean", "number", "array", "object"}
+
+
 NOBODY = {"type": "integer", "minimum": 5, "maximum": 3}
 
 
@@ -219,6 +247,11 @@ SELF = {"$ref": "#"}
         node_with(name=STRING, next={"anyOf": [SELF, node_with(inner=SELF)]}),
         {"type": "array", "items": SELF, "minItems": 1},
         {"type": "array", "prefixItems": [STRING, SELF], "minItems": 2},
+        {"type": "object", "additionalProperties": SELF, "minProperties": 1},
+        {"type": "object", "patternProperties": {"^a": SELF}, "minProperties": 1},
+        {**node_with(a=SELF), "required": [], "minProperties": 1},
+        {**node_with(a=SELF, b=STRING), "required": ["b"], "minProperties": 2},
+        {**node_with(a=SELF, b=SELF, c=STRING), "required": [], "minProperties": 2},
         {
             "allOf": [{"$ref": "#/$defs/a"}],
             "$defs": {
@@ -243,6 +276,8 @@ def test_a_schema_of_endless_texts_is_refused(schema: Any, library: Any) -> None
         {"type": "array", "items": SELF},
         {"type": "array", "prefixItems": [STRING, SELF], "minItems": 1},
         {"anyOf": [node_with(next=SELF), STRING]},
+        {**node_with(a=SELF, b=STRING), "required": [], "minProperties": 1},
+        {**node_with(a=SELF), "required": [], "additionalProperties": STRING, "minProperties": 2},
     ],
 )
 def test_a_schema_whose_values_may_end_is_not(schema: Any, library: Any) -> None:

@@ -6,8 +6,10 @@ import random
 import re
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured import regex_language
+from stepweave.structured.backend import GrammarBackend
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.reading import read
 from stepweave.structured.regex_language import (
@@ -15,12 +17,14 @@ from stepweave.structured.regex_language import (
     match_language,
     other_than,
     search_language,
+    texts,
     with_lengths,
 )
 from stepweave.structured.regex_syntax import Regex, RegexError, finds, python_regex
 from stepweave.structured.regex_text import json_text, longest_count, regex_text
 
 from .corpus import PATTERNS
+from .test_walks import spelled, takes
 
 ALPHABET = 'abcxyzA0129-,._/ \n"\\^]é😀'
 READABLE = PATTERNS[:-11]
@@ -46,10 +50,10 @@ def random_pattern(draw: random.Random, depth: int) -> str:
     return f"(?:{inner}){draw.choice(['?', '*', '+', '{2}', '{1,2}', '{0,1}', '{2,}', '*?'])}"
 
 
-def agree(pattern: str, texts: list[str]) -> None:
+def agree(pattern: str, some: list[str]) -> None:
     found = re.compile(python_regex(search_language(pattern)))
     whole = re.compile(python_regex(match_language(pattern)))
-    for text in texts:
+    for text in some:
         # Python's "." takes more line ends, and its "$" one more place.
         if "\n" in text:
             continue
@@ -64,8 +68,8 @@ def agree(pattern: str, texts: list[str]) -> None:
 def test_a_pattern_finds_what_it_finds_in_python(pattern: str) -> None:
     if r"\D" in pattern or r"\W" in pattern:
         pytest.skip("narrower than either dialect, on purpose")
-    texts = random_texts(1, 60)
-    agree(pattern, [*texts, *(text.replace(" ", "") * 2 for text in texts), "v1-abc", "12:30"])
+    some = random_texts(1, 60)
+    agree(pattern, [*some, *(text.replace(" ", "") * 2 for text in some), "v1-abc", "12:30"])
 
 
 def test_random_patterns_find_what_they_find_in_python() -> None:
@@ -141,6 +145,47 @@ def test_forms_that_one_library_reads_wrong_are_not_written() -> None:
         plain = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "_", written)
         assert not set("?^$") & set(plain), (pattern, written)
         assert not re.search(r"(?<!\\)\[\\?\^", written), (pattern, written)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\x1bA",
+        r"[\x00-\x1f0-9]",
+        r"[\x07a-f]",
+        r"\x00a",
+        r"[\x00a]",
+        r"[\x00^]",
+        r"\x85a",
+        r"\x7f1",
+    ],
+)
+def test_controls_before_hexadecimal_digits_are_read_as_they_are_written(
+    backend: GrammarBackend, tokenizer: PreTrainedTokenizerFast, pattern: str
+) -> None:
+    compiled = backend.compile(GrammarSpec("regex", pattern))
+    letters = {text: index for index, text in spelled(tokenizer).items() if len(text) == 1}
+    some = [chr(code) for code in range(0x100)] + ["\u01ba", "\u01fa"]
+    for text in [*some, *(first + last for first in "\x00\x1b\x7f\x85" for last in "aA1")]:
+        assert takes(compiled, letters, text) == bool(re.fullmatch(pattern, text)), ascii(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "listed"),
+    [
+        ("[ab]", ["a", "b"]),
+        ("(x|y){2}", ["xx", "xy", "yx", "yy"]),
+        ("a{0,2}|aa|b?", ["", "a", "aa", "b"]),
+        ("(){900000}", [""]),
+        ("[a-c]{2}", None),
+        ("a*", None),
+        ("a{300}", None),
+        ("(a{0,300}){0,300}", None),
+    ],
+)
+def test_few_texts_are_listed(pattern: str, listed: list[str] | None) -> None:
+    found = texts(match_language(pattern), 8)
+    assert found == listed if listed is None else sorted(found or ()) == listed
 
 
 def test_a_pair_of_surrogates_is_one_character() -> None:

@@ -14,7 +14,7 @@ from stepweave.structured.json_schema import rewrite_schema
 from stepweave.structured.reading import read
 from stepweave.structured.schema_document import Document
 from stepweave.structured.schema_normal import MAX_BRANCHES, Normaliser
-from stepweave.structured.source import GrammarError
+from stepweave.structured.source import GrammarError, json_depth
 
 from .corpus import SCHEMAS
 from .test_walks import judge
@@ -216,6 +216,48 @@ def test_a_schema_that_grows_too_large_is_refused_in_words_about_itself() -> Non
     schema = {"type": "object", "properties": names, "anyOf": one_of}
     with pytest.raises(GrammarError, match="its alternatives and references, worked out, take"):
         read(GrammarSpec.from_request({"json": schema}), "xgrammar")
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+def test_nesting_that_the_rewriting_adds_counts_for_nothing(library: Any) -> None:
+    nullable: Any = INTEGER
+    for _ in range(31):
+        nullable = {"type": ["object", "null"], "properties": {"a": nullable}}
+    links = {f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(60)}
+    chain = {"$ref": "#/$defs/d0", "$defs": {**links, "d60": INTEGER}}
+    for schema, depth in ((nullable, 31), (chain, 60)):
+        reading = read(GrammarSpec.from_request({"json": schema}), library)
+        assert json_depth(json.loads(reading.spec.source)) < 48
+        value: Any = 1
+        for _ in range(depth):
+            value = {"a": value}
+        validator = jsonschema.Draft202012Validator(json.loads(reading.spec.source))
+        assert validator.is_valid(value)
+        assert not validator.is_valid({"a": value})
+
+
+def test_a_chain_of_references_that_is_too_long_is_refused_in_words_about_it() -> None:
+    links = {f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(900)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**links, "d900": INTEGER}}
+    with pytest.raises(GrammarError, match="its references lead from one to the next too many"):
+        rewrite_schema(json.dumps(schema), "llguidance")
+
+
+def test_the_size_of_a_rewritten_schema_is_that_of_its_text() -> None:
+    texts = [f"汉字测试词语{index}" for index in range(7000)]
+    source = json.dumps({"enum": texts}, ensure_ascii=False)
+    for spec in (GrammarSpec("json", source), GrammarSpec.from_request({"json": {"enum": texts}})):
+        reading = read(spec, "llguidance")
+        assert json.loads(reading.spec.source) == {"enum": texts}
+    content = {"type": "json_schema", "json_schema": {"enum": texts}}
+    tag = {"type": "structural_tag", "format": content}
+    inside = read(GrammarSpec.from_request({"structural_tag": tag}), "xgrammar")
+    assert json.loads(inside.spec.source) == tag
+
+
+def test_a_lone_surrogate_stays_an_escape() -> None:
+    written, _ = rewrite_schema(json.dumps({"enum": ["\ud800", "é"]}), "llguidance")
+    assert written == '{"enum":["\\ud800","é"]}'
 
 
 def test_names_that_could_mean_two_schemas_are_refused() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from stepweave.structured.auto_backend import AutoBackend
 from stepweave.structured.backend import CompiledGrammar, GrammarBackend
 from stepweave.structured.grammar import MAX_DEPTH, GrammarError, GrammarSpec
 from stepweave.structured.library_backend import BackendOptions
@@ -16,7 +17,7 @@ from stepweave.structured.structural_tag import MAX_TAGS
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 from stepweave.testing.models import tiny_tokenizer
 
-from .conftest import EOS, VOCAB, make_backend
+from .conftest import EOS, STOPS, VOCAB, make_backend
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -133,6 +134,63 @@ def test_what_only_one_library_can_say_the_other_refuses_by_name(
     xgrammar.compile(asked)
     with pytest.raises(GrammarError, match="structural_tag: llguidance has no equal for"):
         llguidance.compile(asked)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("x", "Format must be an object"),
+        ({"type": "json_schema"}, "must have a json_schema field"),
+    ],
+)
+def test_a_malformed_tag_is_refused_in_words_about_it(
+    tokenizer: PreTrainedTokenizerFast, content: object, words: str
+) -> None:
+    with pytest.raises(GrammarError, match=words):
+        AutoBackend(tokenizer, VOCAB, STOPS).compile(
+            spec(triggered({**tag("<f=a>", AGE), "content": content}))
+        )
+
+
+@pytest.mark.parametrize(
+    ("style", "form"),
+    [
+        ("qwen_xml", "<parameter=a>{}</parameter>"),
+        ("minimax_xml", '<parameter name="a">{}</parameter>'),
+        ("glm_xml", "<arg_key>a</arg_key><arg_value>{}</arg_value>"),
+        ("deepseek_xml", '<｜DSML｜parameter name="a" string="false">{}</｜DSML｜parameter>'),
+    ],
+)
+def test_a_schema_is_enforced_in_every_style(
+    xgrammar: XGrammarBackend, tokenizer: PreTrainedTokenizerFast, style: str, form: str
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"allOf": [{"type": "integer"}, {"minimum": 3}, {"maximum": 9}]}},
+        "required": ["a"],
+    }
+    content = {"type": "json_schema", "json_schema": schema, "style": style}
+    compiled = xgrammar.compile(spec({"type": "structural_tag", "format": content}))
+    taken = [each for each in ("5", "50", "foo") if accepts(compiled, tokenizer, form.format(each))]
+    assert taken == ["5"]
+
+
+def test_names_that_any_order_lets_come_twice_cannot_be_required(
+    xgrammar: XGrammarBackend,
+) -> None:
+    content = {"type": "json_schema", "json_schema": AGE, "any_order": True}
+    with pytest.raises(GrammarError, match="with 'any_order', 'required' cannot be enforced"):
+        xgrammar.compile(spec({"type": "structural_tag", "format": content}))
+    free = {**AGE, "required": []}
+    xgrammar.compile(
+        spec({"type": "structural_tag", "format": {**content, "json_schema": free}}),
+    )
+
+
+def test_a_grammar_of_endless_texts_is_refused_inside_too(backend: GrammarBackend) -> None:
+    content = {"type": "grammar", "grammar": 'root ::= "a" root'}
+    with pytest.raises(GrammarError, match="in #/format/grammar: grammar: no text of it ends"):
+        backend.compile(spec({"type": "structural_tag", "format": content}))
 
 
 def test_a_tag_that_no_trigger_leads_to_is_refused(backend: GrammarBackend) -> None:

@@ -32,15 +32,16 @@ def validated(model: type[Model], source: Located, within: Location = ()) -> Mod
     try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigError(*_problems(model, source, error, within)) from error
+        raise ConfigError(*_problems(model, source, json.loads(text), error, within)) from error
 
 
 def _problems(
-    model: type[BaseModel], source: Located, error: ValidationError, within: Location
+    model: type[BaseModel], source: Located, data: Any, error: ValidationError, within: Location
 ) -> list[Problem]:
+    """`data`: what was validated, in which all keys are texts."""
     found: list[Problem] = []
     seen: dict[Location, int] = {}
-    details = _of_one_key(error.errors(include_url=False), source.plain())
+    details = _of_one_key(error.errors(include_url=False), data)
     for detail in details:
         location: Location = detail["loc"]
         if detail["type"] == "too_short" and any(_within(location, d["loc"]) for d in details):

@@ -20,7 +20,7 @@ GUESSED = tuple(1 + 0.1 * drafts for drafts in range(1, LONGEST + 1))
 """The periods of a step with 1, 2, … drafts where nobody says anything about them."""
 
 Periods = Annotated[
-    tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...],
+    tuple[Annotated[float, Field(ge=1e-3, le=1e12, allow_inf_nan=False)], ...],
     Field(min_length=1, max_length=LONGEST),
 ]
 

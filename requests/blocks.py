@@ -125,7 +125,7 @@ class BlockManager:
         hit += 0 if back else self._copied(request, len(found), step)
         request.prefilled = cached = hit + back
         if request.preemptions == 0:
-            request.cached_tokens = hit
+            request.cached_tokens = min(hit, len(request.prompt_ids))
         if self._for_all and self._shares(request):
             self.prefix_queries += request.prefill_target
             self.prefix_hits += len(found) * self.limits.block_size

@@ -71,9 +71,13 @@ class Encodings:
         return waiting[ready].start if ready < len(waiting) else request.prefill_target
 
     def _begin(self, uid: int, kept: list[_Kept], attachment: Attachment, step: int) -> bool:
-        """Encode in this step, if there is room for it."""
-        full = len(self._encodes) >= self.room.most
-        pages = None if full else self.pool.grant(self.pages_of(attachment), step, ENCODE)
+        """Encode in this step, if there is room for it.
+
+        Behind somebody who has none, nobody takes pages: small ones would keep a large one waiting
+        for ever.
+        """
+        none = self._short or len(self._encodes) >= self.room.most
+        pages = None if none else self.pool.grant(self.pages_of(attachment), step, ENCODE)
         if pages is None:
             self._short = True
             return False

@@ -95,12 +95,13 @@ class Inbox:
 
     def take(self, step: int) -> Taken:
         """Take out what has come since the last time, for the schedule of `step`."""
-        # In this order: who opens, submits and closes meanwhile is seen in the queue. Those who
-        # arrive are taken out before those to end, or one of these might not be known yet.
+        # In this order: who opens, submits and closes meanwhile is seen in the queue. Those to end
+        # are taken out before those who arrive: each of them has arrived by then, and who arrives
+        # and is to end meanwhile is found the next time.
         is_open, left = self.is_open, self._left
         self._woken.clear()  # before taking out: what comes in between wakes the next wait
-        arrived = tuple(_drained(self._arrived))
-        return Taken(is_open, left, arrived, tuple(_drained(self._cancelled)))
+        cancelled = tuple(_drained(self._cancelled))
+        return Taken(is_open, left, tuple(_drained(self._arrived)), cancelled)
 
     def wait(self, seconds: float) -> None:
         """Until something comes that `take` has not taken out, or the last opener closes."""

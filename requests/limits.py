@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ..models.cache_dtype import CacheDType
 
+LEAST_TEMPERATURE = 2.0**-126
+"""Logits are divided by it: the least normal number of float32. Below it a request is greedy."""
+
 MAX_LOGPROBS = 32
 """Most alternatives a request may ask for beside each token."""
 

@@ -66,11 +66,13 @@ class Pacer:
         self._record(now)
         self._called, self._size, self._wait_s = now, 0, None
         if in_flight == 0:
+            self._released.clear()
             return
         delay = self.delay_s(in_flight)
         if delay > 0:
             self._sleep(max(0.0, delay - (self._clock() - now)))  # less what the decision took
-            self._released.clear()
+        self._released.clear()  # it asked for the schedule that comes now
+        if delay > 0:
             # Oversleeping is part of the price of a delay, not of the slack.
             delay = min(delay, self._clock() - now)
         self._size, self._delay_s = in_flight.bit_length(), delay

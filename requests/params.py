@@ -26,7 +26,7 @@ from .keys import (
     key,
     with_keys_of,
 )
-from .limits import MAX_LOGPROBS, MAX_MATCH
+from .limits import LEAST_TEMPERATURE, MAX_LOGPROBS, MAX_MATCH
 
 
 class RequestError(StepweaveError):
@@ -54,7 +54,11 @@ class SamplingParams:
 
     max_tokens: int = key(128, "Tokens generated at most. Not given: 128.", ge=1, le=1 << 20)
     temperature: float = key(
-        0.0, "Divides the logits before a token is drawn; 0 is greedy. Not given: 0.", ge=0, le=100
+        0.0,
+        "Divides the logits before a token is drawn; 0, and what is too small for float32, is "
+        "greedy. Not given: 0.",
+        ge=0,
+        le=100,
     )
     top_k: int = key(
         0,
@@ -112,7 +116,7 @@ class SamplingParams:
         1.0,
         "Makes tokens that are in the prompt or the output less probable (above 1) or more "
         "(below 1); 1: off.",
-        gt=0,
+        ge=0.01,
         le=100,
     )
     xtc_probability: float = key(
@@ -300,6 +304,8 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     if (asked := kept.get("structured_outputs")) is not None:
         spec, own = _grammar(asked), asked.reasoning
         reasoning = own if reasoning is None else reasoning
+    if kept.get("temperature", 0.0) < LEAST_TEMPERATURE:
+        kept["temperature"] = 0.0
     return {**_DEFAULTS, **kept, "structured_outputs": spec, "reasoning": reasoning}
 
 
@@ -318,7 +324,11 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each, depth + 1) for each in value] if depth < 2 else value
     if isinstance(value, Mapping):
-        return dict(value)
+        return {_number(key): each for key, each in value.items()}
+    return _number(value)
+
+
+def _number(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 

@@ -155,6 +155,10 @@ class KeyPool:
             if self.watch is not None:
                 self.watch(Change(key, then, step, granted=True))
 
+    def ready(self, keys: Iterable[int], then: str) -> int:
+        """The first step from which all these keys may pass to users of that class."""
+        return max((self._ready.get(key, {}).get(then, 0) for key in keys), default=0)
+
     def keep_nothing(self) -> None:
         """What released keys name is worth nothing any more: they rest or are free like others."""
         for key, kept in self._quarantine.items():

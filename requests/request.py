@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -237,7 +238,9 @@ class Request:
     def tell_end(self) -> None:
         """Deliver the output; text that was held back is part of it, where others ended it."""
         if self.finish_reason in ("cancelled", "error"):
-            held = self.stopper.release() + self.decoder.finish()
+            held = self.stopper.release()
+            with suppress(Exception):  # it may be the decoder that failed: the output comes anyway
+                held += self.decoder.finish()
             self.text += held
             self.tell(held, 0)
         if self.deliver is not None:

@@ -66,6 +66,8 @@ class StepRows:
             request = self._requests[view.uid]
             if request.in_flight.steps:
                 return None
+            if self._blocks.awaits_prompt(request):
+                continue
             if self._table.admit(request, self._now):
                 continue
             victims = self._victims_for(request)

@@ -81,7 +81,8 @@ class SwapSpace:
         """
         host = self.host.grant(len(blocks), step)
         assert host is not None, "has_room() said so"
-        at = max(step, last_step + self._out_after)
+        # Whoever shared a block until a moment ago may have used it in a later step.
+        at = max(step, last_step + self._out_after, self._pool.ready(blocks, SWAP))
         self._pool.hand_over(blocks, last_step, OWNER, SWAP, at)
         kept = self._kept[uid] = _Kept(host, list(blocks), at)
         if at == step:

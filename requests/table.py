@@ -187,8 +187,9 @@ class RequestTable:
         found the table idle by then; else it waits for the next run on this table. Raises
         `RuntimeError` where nothing is open.
         """
-        self.pacer.release()
         self.inbox.close()
+        if not self.inbox.is_open:
+            self.pacer.release()
 
     def submit(self, request: Request) -> None:
         """Queue a request (any thread). Raises `RequestError` if the queue is full."""
@@ -330,8 +331,8 @@ class RequestTable:
 
         The caches are as they were, so the prefix cache lives on.
         """
+        self._abandon()  # in the steps of the run before
         self._past += self._step + self._rest
-        self._abandon()
 
     def _abandon(self) -> None:
         """Nothing is in flight any more; who ran is to be computed again."""

@@ -58,7 +58,7 @@ def propose(
     running = at < last
     matched = torch.zeros_like(history, dtype=torch.int64)
     places = torch.arange(longest, device=history.device)
-    ending = history.gather(1, (last - places).clamp_min(0))
+    ending = history.gather(1, (last - places).clamp(0, capacity - 1))
     for back in range(min(longest, capacity)):
         equal = history[:, : capacity - back] == ending[:, back : back + 1]
         running = running & F.pad(equal, (back, 0))

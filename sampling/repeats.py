@@ -156,7 +156,8 @@ def _penalties(multiplier: Tensor, base: Tensor, allowed_length: Tensor, longest
 def _unbroken(matches: Matches, breakers: Tensor) -> Tensor:
     """`[S, W]`: tokens before each window position, back to the last of `breakers[S, B]`."""
     back = torch.arange(matches.longest, device=breakers.device)
-    places = (matches.ends[..., None] - back).clamp_min(0)  # [S, W, longest]
+    last = matches.text.shape[1] - 1
+    places = (matches.ends[..., None] - back).clamp(0, last)  # [S, W, longest]
     tokens = matches.text.gather(1, places.flatten(1)).view_as(places)
     breaks = (tokens[..., None] == breakers[:, None, None]).any(dim=-1)
     return (~breaks).to(torch.int64).cumprod(dim=-1).sum(dim=-1)

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
@@ -25,7 +26,7 @@ from ..requests.request import SamplingParams
 from .arguments import chosen, conversations, params_for_each
 from .intake import Intake
 from .loading import load_engine
-from .prompts import Prompt
+from .prompts import Prompt, id_and_text
 from .service import Service
 from .summary import summary
 from .ticket import Blame, Ticket
@@ -141,19 +142,22 @@ class AsyncLLM:
         stream = AsyncStream(self.service)
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.setdefault(loop, _Mailbox(loop))
-        submit = partial(
-            self.service.submit,
-            prompt,
-            each,
-            partial(mailbox.put, stream),
-            id=str(next(self._ids)) if id is None else id,
-            cache_salt=cache_salt,
+        number = next(self._ids)
+        handing = _Handing(
+            self.service,
+            partial(
+                self.service.submit,
+                prompt,
+                each,
+                partial(mailbox.put, stream),
+                id=id_and_text(prompt, number)[0] if id is None else id,
+                cache_salt=cache_salt,
+            ),
         )
-        handed = asyncio.ensure_future(asyncio.to_thread(submit))
         try:
-            stream.ticket = await asyncio.shield(handed)
+            stream.ticket = await asyncio.to_thread(handing.submit)
         except asyncio.CancelledError:
-            handed.add_done_callback(partial(_cancel_late, self.service))
+            handing.give_up()
             raise
         return stream
 
@@ -323,7 +327,31 @@ class _Mailbox:
             stream.tell()
 
 
-def _cancel_late(service: Service, handed: asyncio.Future[Ticket]) -> None:
-    """Whoever wanted it has gone while it was handed in."""
-    if not handed.cancelled() and handed.exception() is None:
-        service.cancel(handed.result())
+class _Handing:
+    """A prompt that a thread hands in, while whoever waits for that may leave.
+
+    A loop that ends leaves without waiting for the thread, which goes on: so that is told here.
+    """
+
+    def __init__(self, service: Service, submit: Callable[[], Ticket]) -> None:
+        self._service = service
+        self._submit = submit
+        self._lock = Lock()
+        self._left = False
+        self._ticket: Ticket | None = None
+
+    def submit(self) -> Ticket:
+        """On the thread. Raises what `submit` does."""
+        ticket = self._submit()
+        with self._lock:
+            self._ticket, left = ticket, self._left
+        if left:
+            self._service.cancel(ticket)
+        return ticket
+
+    def give_up(self) -> None:
+        """Nobody waits any more: the prompt is cancelled, now or as soon as it is handed in."""
+        with self._lock:
+            self._left, ticket = True, self._ticket
+        if ticket is not None:
+            self._service.cancel(ticket)

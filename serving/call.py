@@ -96,7 +96,7 @@ class _Job:
     id: str
     prompt: str
     ticket: Ticket | None = None
-    error: str | None = None
+    error: str | None = None  # of a prompt without a ticket, or of whoever listened
     told: int = 0  # completions whose output was taken out of the queue
 
     @property
@@ -106,7 +106,8 @@ class _Job:
     def output(self) -> RequestOutput:
         """What it has come to; what has not ended, or not begun, counts as cancelled."""
         if self.ticket is not None:
-            return self.ticket.output()
+            found = self.ticket.output()
+            return found if self.error is None else _failed(found, self.error)
         if self.error is not None:
             return RequestOutput(self.id, self.prompt, "", (), "error", error=self.error)
         return RequestOutput(self.id, self.prompt, "", (), "cancelled")
@@ -223,7 +224,6 @@ class Call:
 
     def _serve(self, listeners: Listeners) -> None:
         ended, tokens = 0, 0
-        broken: set[str] = set()  # whose listener has failed
 
         def tell(job: _Job) -> None:
             nonlocal ended
@@ -237,13 +237,13 @@ class Call:
         for job in self.begin(streams=streams):
             tell(job)
         for job, increment in self._increments():
-            if increment.text and listeners.on_text is not None and job.id not in broken:
+            if increment.text and listeners.on_text is not None and job.error is None:
                 try:
                     listeners.on_text(increment.id, increment.text)
                 except Exception as error:
-                    broken.add(job.id)
                     assert job.ticket is not None, "only what is served has text"
-                    self.service.cancel(job.ticket, f"{type(error).__name__}: {error}")
+                    job.error = f"{type(error).__name__}: {error}"
+                    self.service.cancel(job.ticket, job.error)
             if increment.token_ids and listeners.on_progress is not None:
                 tokens += len(increment.token_ids)
                 listeners.on_progress(ended, tokens)
@@ -255,3 +255,11 @@ class Call:
             if ticket.failure is not None:
                 raise ticket.failure
         return [job.output() for job in self._jobs]
+
+
+def _failed(output: RequestOutput, error: str) -> RequestOutput:
+    """An output whose listener failed, though it may have ended before that."""
+    if output.finish_reason == "error":
+        return output
+    choices = output.choices and tuple(_failed(each, error) for each in output.choices)
+    return replace(output, finish_reason="error", error=error, choices=choices)

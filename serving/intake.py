@@ -109,7 +109,7 @@ class Intake:
             if params.n > 1:
                 each.fork_of = found[0].uid
             if settled:
-                each.resume(settled)
+                self._resume(each, settled)
         return found
 
     def remade(self, spec: Mapping[str, Any], params: SamplingParams) -> Request:
@@ -126,7 +126,7 @@ class Intake:
         )
         found.fork_of = spec["fork_of"]
         if settled := tuple(map(int, spec["output_ids"])):
-            found.resume(settled)
+            self._resume(found, settled)
         return found
 
     def _request(
@@ -161,7 +161,7 @@ class Intake:
                 min(params.min_tokens, room),
                 policy=self._engine.policies.stopping,
             ),
-            decoder=StreamDecoder(self.tokenizer, prompt.ids),
+            decoder=self._decoder(prompt.ids),
             window=1 + min(wanted, limits.draft_tokens),
             bad_words=asked.bad_words,
             dry_breakers=asked.dry_breakers,
@@ -169,6 +169,22 @@ class Intake:
             adapter=asked.adapter,
             cache_salt=cache_salt,
         )
+
+    def _decoder(self, ids: Sequence[int]) -> StreamDecoder:
+        """Raises `RequestError` for tokens of which the tokenizer makes no text."""
+        try:
+            return StreamDecoder(self.tokenizer, ids)
+        except Exception as error:  # whatever a tokenizer raises concerns this request alone
+            raise _unreadable("prompt", error) from error
+
+    def _resume(self, request: Request, settled: Sequence[int]) -> None:
+        """Raises `RequestError` for tokens that end the output, or that have no text."""
+        try:
+            request.resume(settled)
+        except RequestError:
+            raise
+        except Exception as error:
+            raise _unreadable("settled_token_ids", error) from error
 
     def _asked(self, params: SamplingParams) -> _Asked:
         """Raises `RequestError`."""
@@ -248,3 +264,8 @@ class Intake:
             for each in params.dry_sequence_breakers
         )
         return tuple(dict.fromkeys(ids[-1] for ids in encoded if ids))
+
+
+def _unreadable(what: str, error: Exception) -> RequestError:
+    said = f"{error}" or type(error).__name__
+    return RequestError(f"{what}: the tokenizer makes no text of these tokens: {said}")

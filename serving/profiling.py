@@ -23,7 +23,6 @@ from ..executors.recorder import Recorder
 from ..executors.report import RunReport
 from ..executors.run import Executor
 from ..executors.run_arguments import RunArguments
-from ..graph.errors import StepweaveError
 from ..graph.plan import Plan
 from ..graph.planner.compile import plan_for
 from ..nodes.values import BATCH
@@ -31,16 +30,13 @@ from ..requests.batch import StepBatch
 from ..timelines.profile import Spread, op_times, spreads, step_times
 from .drafting_costs import DraftingCosts, lengths
 from .llm import LLM
+from .profile_error import ProfileError as ProfileError
 from .resumption_costs import ResumptionCosts, resumption_costs
 
 REQUESTS_PER_ROW = 6  # in a round: rows come and go, and most steps have all of them
 
 OnRound = Callable[[int, int | None, int, int], None]
 """(rows, drafts that are asked for, round, steps that count so far); None: as lines ask."""
-
-
-class ProfileError(StepweaveError):
-    """A pipeline that cannot be timed as asked."""
 
 
 @dataclass(frozen=True)

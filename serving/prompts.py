@@ -40,7 +40,7 @@ class Prompts:
             return prompt
         if isinstance(prompt, str | Mapping | PromptLine):
             return prompt_of(prompt, request_id)
-        return Encoded(_token_ids(prompt))
+        return illustrated(self.images, _token_ids(prompt), (), files=True)
 
     def params(self, prompt: PromptLine | Encoded, given: SamplingParams | None) -> SamplingParams:
         """Those given, else greedy decoding; what a line says itself goes before."""

@@ -18,6 +18,7 @@ from ..requests.request import SamplingParams
 from ..requests.swap import Swaps
 from ..timelines.profile import Spread
 from .llm import LLM
+from .profile_error import ProfileError
 
 BLOCKS = 32
 TOKENS = 96, 16  # of the longer prompt, of the shorter
@@ -79,5 +80,8 @@ def _answered(llm: LLM, tokens: int) -> float:
     llm.service.renew()
     prompt = [3 + place % 50 for place in range(tokens)]
     began = perf_counter()
-    llm.generate([prompt], SamplingParams(max_tokens=1), progress=False)
-    return perf_counter() - began
+    [output] = llm.generate([prompt], SamplingParams(max_tokens=1), progress=False)
+    took = perf_counter() - began
+    if output.failed:
+        raise ProfileError(f"a prompt of {tokens} tokens could not be timed: {output.error}")
+    return took

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from ..executors.errors import left_behind
 from ..graph.errors import StepweaveError, shortly
 from ..nodes.values import GROUP
+from ..requests.complaints import shown
 from ..requests.increment import Deliver, Increment
 from ..requests.request import FinishReason, RequestError, SamplingParams
 from ..requests.spans import RequestSpan, span_of
@@ -88,6 +89,10 @@ class Service:
             ConfigError: a prompt whose keys are wrong.
             EngineError: the group of ranks has ended.
         """
+        if self._refusal is not None:
+            raise EngineError(self._refusal)
+        if not isinstance(cache_salt, bytes):
+            raise RequestError(f"cache_salt must be bytes, not {shown(cache_salt)}")
         line = self.intake.prompts.read(prompt, id)
         asked = self.intake.prompts.params(line, params)
         text = prompt_text(line)
@@ -147,7 +152,7 @@ class Service:
             self.engine.totals.requests += len(tickets)
             for ticket in tickets:
                 self._live |= dict.fromkeys((each.uid for each in ticket.requests), ticket)
-            going = [each for each in tickets if each.requests[0].finish_reason is None]
+            going = [each for each in tickets if each.grammar is not None or not each.whole]
             for ticket in going:
                 if ticket.grammar is not None:
                     self.table.open()
@@ -158,7 +163,7 @@ class Service:
             self._driver.drive()
         serving = set(going)
         for ticket in tickets:
-            if ticket not in serving:  # of one request, which came with its whole output
+            if ticket not in serving:
                 self._end(ticket)
             elif ticket.grammar is not None:
                 ticket.grammar.add_done_callback(partial(self._compiled, ticket))
@@ -197,12 +202,12 @@ class Service:
                 return  # cancelled meanwhile
             for request in ticket.requests:
                 request.grammar = grammar
-            if failure is None:
+            if failure is None and not ticket.whole:
                 self.table.submit_all(ticket.requests)
             self.table.close()
             self._driver.drive()
-        if failure is not None:
-            self._end(ticket, failure)
+        if failure is not None or ticket.whole:
+            self._end(ticket, None if ticket.whole else failure)
 
     def _delivered(self, ticket: Ticket, uid: int, increment: Increment) -> None:
         """On the driver's thread, or that of whoever ends a request which never began."""
@@ -381,7 +386,8 @@ class Service:
 
     def refuse(self, why: str) -> None:
         """Take nothing in from now on; what was taken in is served to its end."""
-        self._refusal = why
+        with self._driver.lock:  # whoever has begun by then is known to `cancel_all`
+            self._refusal = why
 
     def cancel_all(self) -> None:
         """End everything that has not ended."""

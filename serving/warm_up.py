@@ -60,18 +60,20 @@ def warm_up(
     ]
     totals, steer, at = engine.totals.copy(), engine.steer, engine.at
     engine.steer = stay
-    for done, (size, kind, name) in enumerate(todo):
-        if on_progress is not None:
-            by = f", plan {name}" if len(engine.plans) > 1 else ""
-            on_progress(done, len(todo), f"{kind.name}, {size} rows{by}")
-        engine.begin_with(name)
-        asked = [kind.params, *[kind.beside or kind.params] * (size - 1)]
-        Call(llm.service, [PROMPT] * size, asked).outputs(Listeners())
-    engine.begin_with(at)
-    engine.steer = steer
+    try:
+        for done, (size, kind, name) in enumerate(todo):
+            if on_progress is not None:
+                by = f", plan {name}" if len(engine.plans) > 1 else ""
+                on_progress(done, len(todo), f"{kind.name}, {size} rows{by}")
+            engine.begin_with(name)
+            asked = [kind.params, *[kind.beside or kind.params] * (size - 1)]
+            Call(llm.service, [PROMPT] * size, asked).outputs(Listeners())
+    finally:
+        engine.begin_with(at)
+        engine.steer = steer
+        engine.totals.restore(totals)
     if on_progress is not None:
         on_progress(len(todo), len(todo), "")
-    engine.totals.restore(totals)
 
 
 def _kinds(plan: Plan, config: PipelineConfig, limits: Limits) -> Iterator[Kind]:

@@ -64,6 +64,9 @@ def prepare(
     if staged.known:
         history.add(parts["history_at"], parts["history_ids"])
     found = looked_up(staged, parts, progress, drafts, vocab_size)
+    if staged.ends:  # a row that has ended is in flight still, and its place may be an index
+        within = found.window_start.clamp(max=limits.context_length - 1)
+        found = found._replace(window_start=within)
     positions, tree = found.positions, None
     if drafts is not None and drafts.branches is not None and staged.width > 1:
         positions, tree = _in_trees(staged, found.positions, slots, parts, drafts.branches)

@@ -139,7 +139,7 @@ def looked_up(asked: int, batch: StepBatch) -> bool:
 
 def drafts_of(row: ScheduledRow, table: MatcherTable, drafts: HostDrafts | None) -> list[int]:
     """The pending drafts of a row; none, and its request has failed, where they are another's."""
-    if drafts is None or not row.decodes:
+    if drafts is None or not row.decodes or row.window == 1:  # after steps without a drafter, say
         return []
     if int(drafts.tags[row.request_slot, GENERATION]) != row.generation:
         table.failures[row.request.uid] = (

@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from stepweave.policies.drafting import (
     DraftView,
@@ -365,3 +366,9 @@ def test_a_table_that_does_not_fit_is_refused(options: dict[str, Any], said: str
 
 
 # --- in an engine
+
+
+@pytest.mark.parametrize("period", [1e-320, 1e300, float("inf"), 0.0])
+def test_a_period_is_a_time_that_a_step_may_take(period: float) -> None:
+    with pytest.raises(ValidationError):
+        Fastest(rows=(1,), periods_us=((1.0, period),))

@@ -96,3 +96,17 @@ def test_without_the_prefix_cache_nothing_of_a_single_request_is_kept() -> None:
     assert world.table.blocks.pool.kept == frozenset()
     assert [each.cached_tokens for each in world.table.requests.values()] == []
     assert world.table.totals.cached_tokens == 0
+
+
+def test_the_prompt_is_computed_once_in_the_place_of_others_too() -> None:
+    """Those of a worse priority give way to the first completion, not to those that wait for it."""
+    world = simulation(depth=2, prefix_cache=False, copies=True, num_blocks=60, token_budget=64)
+    world.table.submit_all([request(90, 6, max_tokens=30, window=1, priority=5)])
+    world.step()
+    world.table.submit_all(completions(0, 3, tuple(range(11)), max_tokens=4, window=1))
+    computed: Counter[int] = Counter()
+    while not world.table.idle:
+        for row in world.step().rows:
+            computed[row.request.uid] += len(row.tokens)
+    world.drain()
+    assert (computed[0], computed[1], computed[2]) == (11, 1, 1)

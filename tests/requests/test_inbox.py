@@ -5,9 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from stepweave.requests import inbox as inboxes
 from stepweave.requests import table as tables
 from stepweave.requests.request import RequestError
 from stepweave.requests.table import RequestTable
@@ -149,3 +151,26 @@ def test_a_full_queue_refuses_and_loses_nothing() -> None:
         table.submit(request(2))
     assert caught.value.code == "SW-QUEUE-FULL"
     assert {row.request.uid for row in table.schedule(0).rows} == {0, 1}
+
+
+def test_who_arrives_and_is_cancelled_while_others_are_taken_out_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = RequestTable(limits())
+    asked = request(0, max_tokens=20)
+    drained = inboxes._drained
+    turns = 0
+
+    def drained_late(inbox: Any) -> Iterator[Any]:
+        nonlocal turns
+        turns += 1
+        yield from drained(inbox)
+        if turns == 1:  # between the two queues
+            table.submit_all([asked])
+            table.cancel(0)
+
+    monkeypatch.setattr(inboxes, "_drained", drained_late)
+    for step in range(30):
+        settle(table, table.schedule(step))
+    assert asked.finish_reason == "cancelled"
+    assert len(asked.output_ids) < 3

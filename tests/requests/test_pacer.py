@@ -25,8 +25,10 @@ from stepweave.nodes.node_config import NodeConfig
 from stepweave.policies.admission import Eager, JustInTime, latest_start
 from stepweave.policies.registry import policy
 from stepweave.requests.pacer import Pacer
+from stepweave.requests.table import RequestTable
 from stepweave.testing import decode_step
 from stepweave.timelines.simulated import Turn, simulate
+from tests.requests.memory_model import limits
 
 US = 1e-6
 COPY = 40 * US
@@ -622,3 +624,29 @@ def test_on_threads_the_wait_of_commit_moves_before_schedule() -> None:
     report = run(plan, executor="threads", steps=40, keep=["text"], watchdog_s=10)
     assert report.kept["text"] == list(range(40))
     assert max(delays, default=0.0) > 0.0, "commit waited for forward in no step"
+
+
+def test_releases_are_taken_back_where_no_step_is_delayed() -> None:
+    pacer = Pacer(JustInTime())
+    pacer.release()
+    pacer.before_schedule(in_flight=0)
+    pretend(pacer, slack_s=0.3)
+    began = time.perf_counter()
+    pacer.before_schedule(in_flight=1)
+    assert time.perf_counter() - began > 0.2
+
+
+def test_only_the_last_to_close_a_table_ends_a_delay() -> None:
+    table = RequestTable(limits())
+    table.pacer = Pacer(JustInTime())
+    pretend(table.pacer, slack_s=0.3)
+    table.open()
+    table.open()
+    table.close()
+    began = time.perf_counter()
+    table.pacer.before_schedule(in_flight=1)
+    assert time.perf_counter() - began > 0.2
+    table.close()
+    pretend(table.pacer, slack_s=60.0)
+    table.pacer.before_schedule(in_flight=1)
+    assert time.perf_counter() - began < 30.0

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepweave.graph.node import OWNER
 from stepweave.requests.pools import KeyPool, PoolError, one_class
+from stepweave.requests.swap import SWAP, SwapSpace
 
 
 @given(
@@ -140,3 +142,23 @@ def test_a_lost_key_is_noticed() -> None:
 def test_a_distance_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         KeyPool(range(3), one_class(0))
+
+
+def test_blocks_that_another_has_just_used_are_copied_out_when_they_may_be() -> None:
+    """Whoever leaves shared a block until a moment ago with one that ran later."""
+    leases = {(OWNER, OWNER): 1, (OWNER, SWAP): 2, (SWAP, OWNER): 0}
+    pool = KeyPool(range(8), leases)
+    space = SwapSpace(4, pool, leases, {(SWAP, SWAP): 1})
+    blocks = pool.grant(2, 0)
+    assert blocks is not None
+    pool.share(blocks[:1])
+    pool.release(blocks[:1], 5)
+    space.leave(1, blocks, 3, 6)
+    assert space.take() is None
+    space.begin(6)
+    assert space.is_leaving(1)
+    space.begin(7)
+    swaps = space.take()
+    assert swaps is not None
+    assert [block for block, _ in swaps.out] == blocks
+    space.check_conservation()

@@ -151,3 +151,18 @@ def test_all_that_is_wrong_is_said_at_once_and_unknown_names_too() -> None:
     assert SamplingParams.of({"max_tokens": 3}) == SamplingParams(max_tokens=3)
     with pytest.raises(RequestError, match="min_tokens must be at most max_tokens, 4, not 5"):
         SamplingParams(max_tokens=4, min_tokens=5)
+
+
+@pytest.mark.parametrize(("given", "kept"), [(1e-46, 0.0), (1e-39, 0.0), (1e-37, 1e-37)])
+def test_a_temperature_that_is_none_in_float32_is_greedy(given: float, kept: float) -> None:
+    assert SamplingParams(temperature=given).temperature == kept
+
+
+def test_a_penalty_that_makes_scores_infinite_is_refused() -> None:
+    with pytest.raises(RequestError, match="repetition_penalty must be"):
+        SamplingParams(repetition_penalty=1e-39)
+
+
+def test_numbers_of_numpy_are_tokens_with_a_bias_too() -> None:
+    biases: Any = {np.int64(3): np.float32(2.0), 4: 1}
+    assert SamplingParams(logit_bias=biases).biases == ((3, 2.0), (4, 1.0))

@@ -75,3 +75,12 @@ def test_a_full_row_can_be_searched_to_its_last_column() -> None:
 def test_bounds_that_cannot_be_are_refused(longest: int, shortest: int) -> None:
     with pytest.raises(ValueError, match="an n-gram has"):
         propose(torch.zeros(1, 4).long(), torch.tensor([4]), 1, longest, shortest)
+
+
+@pytest.mark.parametrize("length", [13, 14])
+def test_a_row_that_goes_on_behind_its_end_disturbs_nobody(length: int) -> None:
+    """Its request has ended, with steps in flight: only the other row counts."""
+    history = torch.tensor([[7, 8, 9] * 4, [1, 2, 3] * 4], dtype=torch.int32)
+    drafts, valid = propose(history, torch.tensor([length, 6]), 2, 3, 3)
+    assert drafts[1].tolist() == [1, 2]
+    assert valid[1] == 2

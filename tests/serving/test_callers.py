@@ -1,12 +1,15 @@
 """Several callers of one LLM, and what it tells those who listen."""
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stepweave import LLM, SamplingParams
+from stepweave.models.tokenizer import StreamDecoder
 from stepweave.requests.request import RequestOutput
+from stepweave.serving import intake
 from stepweave.serving.engine import EngineError
 
 STORY = "Write a short story about a fox."
@@ -209,3 +212,75 @@ def test_a_closed_llm_serves_nobody_and_says_so() -> None:
         assert llm.generate(STORY, SHORT)[0].error is None
     with pytest.raises(EngineError, match="this LLM is closed"):
         llm.generate(STORY, SHORT)
+
+
+@pytest.mark.parametrize("tokens", [1, 60])
+def test_what_a_listener_of_text_raises_is_in_the_output_of_its_prompt_alone(
+    llm: LLM, tokens: int
+) -> None:
+    """Also where the request has ended before it, and where another prompt has its id."""
+    heard = []
+
+    def once(name: str, _: str) -> None:
+        heard.append(name)
+        if len(heard) == 1:
+            raise OSError("no room")
+
+    line: Any = {"id": "a", "prompt": STORY, "max_tokens": tokens, "ignore_eos": True}
+    outputs = llm.generate([line, line], on_text=once)
+    assert sorted(f"{each.error}" for each in outputs) == ["None", "OSError: no room"]
+    assert sorted(each.finish_reason for each in outputs) == ["error", "length"]
+    assert len(heard) > 1
+
+
+def test_a_closed_llm_says_so_to_those_with_a_grammar() -> None:
+    with LLM(pipeline="async_grammar") as llm:
+        pass
+    with pytest.raises(EngineError, match="this LLM is closed"):
+        llm.generate(STORY, {"max_tokens": 6, "structured_outputs": {"regex": "a+"}})
+
+
+def test_cached_tokens_are_those_of_the_prompt(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=100, ignore_eos=True)
+    [whole] = llm.generate(STORY, params)
+    [again] = llm.generate(STORY, replace(params, settled_token_ids=whole.token_ids[:80]))
+    assert again.token_ids == whole.token_ids
+    assert 0 < again.cached_tokens <= len(llm.get_tokenizer()(STORY)["input_ids"]) + 20
+
+
+def test_tokens_that_the_tokenizer_cannot_read_are_refused_with_their_prompt(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decoder(tokenizer: Any, ids: Any) -> StreamDecoder:
+        if 390 in ids:
+            raise ValueError("bytes must be in range(0, 256)")
+        return StreamDecoder(tokenizer, ids)
+
+    monkeypatch.setattr(intake, "StreamDecoder", decoder)
+    served, refused = llm.generate([[65, 66], [65, 390, 70]], SHORT)
+    assert served.error is None
+    assert refused.error is not None
+    assert "prompt: the tokenizer makes no text of these tokens: bytes must be" in refused.error
+
+
+def test_a_mapping_with_a_key_that_is_no_text_is_one_wrong_prompt(llm: LLM) -> None:
+    prompts: list[Any] = [{1: 2}, {"prompt": STORY, "structured_outputs": {1: 2}}, STORY]
+    first, nested, served = llm.generate(prompts, SHORT)
+    assert "unknown key '1'" in f"{first.error}"
+    assert "1" in f"{nested.error}"
+    assert "did you mean 'structured_outputs'" not in f"{nested.error}"
+    assert served.error is None
+
+
+def test_a_warm_up_that_is_ended_leaves_the_engine_as_it_was() -> None:
+    def ended(done: int, of: int, what: str) -> None:
+        if done == 1:
+            raise TimeoutError("long enough")
+
+    with LLM(pipeline="adaptive", overrides={"executor": "serial"}) as llm:
+        engine = llm.engine
+        steer, at = engine.steer, engine.at
+        with pytest.raises(TimeoutError):
+            llm.warm_up(ended)
+        assert (engine.steer, engine.at) == (steer, at)
+        assert engine.totals.tokens == engine.totals.requests == 0

@@ -426,3 +426,78 @@ def test_a_loop_that_is_closed_does_not_disturb_the_engine() -> None:
 
     assert asyncio.run(stay()).finish_reason == "length"
     assert served.service.totals.tokens == 55
+
+
+def test_a_decoder_that_fails_ends_its_own_request_alone(service: Service) -> None:
+    class Broken:
+        def push(self, tokens: Any) -> Any:
+            raise IndexError("piece id is out of range")
+
+        def finish(self) -> str:
+            raise IndexError("piece id is out of range")
+
+    told = [SimpleQueue[Increment](), SimpleQueue[Increment]()]
+    tickets = [service.ticket(STORY, SHORT, each.put, id="one") for each in told]
+    broken: Any = Broken()
+    tickets[0].requests[0].decoder = broken
+    service.begin(tickets)
+    outputs = []
+    for each in told:
+        while (output := each.get(timeout=60).output) is None:
+            pass
+        outputs.append(output)
+    assert "piece id is out of range" in f"{outputs[0].error}"
+    assert outputs[1].error is None
+    assert len(outputs[1].token_ids) == 6
+
+
+@pytest.mark.parametrize("salt", ["text", None])
+def test_a_salt_that_is_not_bytes_is_refused(service: Service, salt: Any) -> None:
+    with pytest.raises(RequestError, match="cache_salt must be bytes, not"):
+        service.submit(STORY, SHORT, lambda _: None, id="one", cache_salt=salt)
+
+
+def test_what_is_handed_in_for_a_loop_that_has_ended_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served = AsyncLLM(pipeline="async")
+    try:
+        begun, going = threading.Event(), threading.Event()
+        encode = served.service.intake.prompts.encode
+
+        def slowly(prompt: Any) -> Any:
+            begun.set()
+            assert going.wait(60)
+            return encode(prompt)
+
+        monkeypatch.setattr(served.service.intake.prompts, "encode", slowly)
+
+        async def leaves() -> None:
+            task = asyncio.ensure_future(served.submit(STORY, ENDLESS))
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            task.cancel()
+            going.set()
+
+        asyncio.run(leaves())
+        while not served.service.ended and not served.service.failure:
+            sleep(0.01)
+        assert served.service.ended == {"cancelled": 1}
+    finally:
+        asyncio.run(served.close())
+
+
+def test_a_prompts_own_id_names_its_stream() -> None:
+    async def read() -> list[str]:
+        async with AsyncLLM(pipeline="async") as served:
+            lines: list[Any] = [{"id": "mine", "prompt": STORY, "max_tokens": 2}, STORY]
+            found = []
+            for line in lines:
+                async for increment in served.generate(line, SHORT):
+                    if increment.output is not None:
+                        found.append(increment.output.id)
+            return found
+
+    mine, counted = asyncio.run(read())
+    assert mine == "mine"
+    assert counted.isdecimal()

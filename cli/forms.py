@@ -7,6 +7,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 from ..configs.abstract import AbstractGraph
+from ..configs.usual import USUAL
 from ..graph.answers.whatif import speedup
 from ..graph.plan import Plan
 from ..graph.planner.switching import switch_plans
@@ -15,8 +16,6 @@ from .planned import Planned, window_of
 
 if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig  # with all node kinds: abstract graphs have none
-
-USUAL = "usual"  # as in `serving/plans.py`
 
 
 def forms(found: Planned) -> Mapping[str, PipelineConfig]:

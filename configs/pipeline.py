@@ -24,6 +24,7 @@ from .plain import located
 from .policies import by_kind
 from .retired import without_retired
 from .schema import PipelineConfig, PolicyConfig, policy_model
+from .usual import USUAL
 from .validated import validated
 from .yaml_source import Located, Location
 
@@ -172,6 +173,9 @@ def _wrong_plans(config: PipelineConfig, source: Located) -> Iterator[Problem]:
         said = "`plans` are for one rank: leave them out, or model.parallel"
         yield Problem(source.at(("plans",)).mark, said)
     for name, plan in config.plans.items():
+        if name == USUAL:
+            said = f"{USUAL!r} is the name of the plan that the file itself has: choose another"
+            yield Problem(source.at(("plans", name)).key or source.at(("plans",)).mark, said)
         for node, actor in plan.actors.items():
             for what, said, known in (
                 ("node", node, config.nodes),

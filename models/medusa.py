@@ -106,7 +106,10 @@ def _built(files: HeadFiles, target: CausalLM, least: int) -> tuple[MedusaNetwor
         for key, usual in (("medusa_num_heads", None), ("medusa_num_layers", 1))
     )
     if heads < least:
-        raise ModelError(f"{name}: it has {heads} heads; `tokens: {least}` takes as many heads")
+        raise ModelError(
+            f"{name}: it has {heads} heads; {least} drafts one behind the other take as many: "
+            "lower `tokens`, or the depth of `tree`"
+        )
     weights = {key.removeprefix(_PREFIX): weight for key, weight in files.weights.items()}
     own_output = any(key.endswith(f".{layers}.weight") for key in weights)
     with torch.device("meta"):

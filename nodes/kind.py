@@ -75,6 +75,13 @@ class NodeKind:
                 code="SW-NODE",
                 line=node.line,
             )
+        for key in ("device_cost_us", "launch_latency_us"):
+            if not self.device and getattr(node, key) is not None:
+                raise GraphError(
+                    f"node {name!r} of kind {self.name!r} runs on the host only: leave out `{key}`",
+                    code="SW-NODE",
+                    line=node.line,
+                )
         template = Node(
             name,
             kind=self.name,

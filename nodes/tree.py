@@ -176,6 +176,11 @@ class TreeOptions(DrafterOptions):
         least, most = 1, MOST_DRAFTS
         if isinstance(self.tree, Growth):
             least, most = self.tree.least, min(self.tree.most, MOST_NODES)
+            if least > MOST_NODES:
+                raise ValueError(
+                    f"tree: of this width and depth it has {least} nodes at least, and a tree has "
+                    f"{MOST_NODES} at most: lower one of the two"
+                )
         elif self.tree is not None:
             Tree.of(self.tree)
             least = most = len(self.tree)

@@ -16,7 +16,7 @@ from ..structured.backend import CompiledGrammar, GrammarBackend
 from ..structured.grammar import GrammarError, GrammarSpec
 from ..structured.library_backend import BackendOptions
 from ..structured.llguidance_backend import LLGuidanceBackend
-from ..structured.reasoning import with_reasoning
+from ..structured.reasoning import check_marker, with_reasoning
 from ..structured.refusal import Cause, Refusal
 from ..structured.service import GrammarService, OnCompiled
 from ..structured.xgrammar_backend import XGrammarBackend
@@ -99,6 +99,7 @@ class Grammars:
         if config.reasoning_end is not None:
             ids = tokenizer(config.reasoning_end, add_special_tokens=False)["input_ids"]
             self._end = tuple(ids)
+            check_marker(self._end, vocab_size, eos)
         self._starting: list[threading.Thread] = []
         self._start()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple
 
+from ..configs.usual import USUAL as USUAL
 from ..executors.course import Course, Goal, Turned
 from ..graph.node import State
 from ..graph.plan import Plan
@@ -18,9 +19,6 @@ from ..graph.planner.leases import pool_leases
 from ..graph.planner.switching import switch_plans
 from ..graph.switch import Switch
 from ..graph.verifier.verified import verified, verified_switch
-
-USUAL = "usual"
-"""The plan with which an engine begins, among the others that it has."""
 
 
 class Load(NamedTuple):

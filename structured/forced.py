@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 KEPT = 4096
 """Texts whose tokens are remembered: the same keys come in every output."""
 
+LONGEST = 1024
+"""Bytes of a forced text that are read: more than the drafts of a window have."""
+
 
 @runtime_checkable
 class ForcingMatcher(Protocol):
@@ -48,7 +51,7 @@ class ForcedTokens:
     def of(self, matcher: Matcher) -> tuple[int, ...]:
         """The tokens of what must come next. Raises `MatcherFailure`."""
         asked = getattr(matcher, "forced_text", None)
-        text: bytes = b"" if asked is None else asked()
+        text: bytes = b"" if asked is None else asked()[:LONGEST]
         if not text:
             return ()
         if text in self._kept:
@@ -64,7 +67,9 @@ class ForcedTokens:
             whole = text.decode()
         except UnicodeDecodeError as error:  # up to where a choice lies inside of a character
             whole = text[: error.start].decode()
-        return tuple(self._tokenizer.encode(whole, add_special_tokens=False))
+        found = tuple(self._tokenizer.encode(whole, add_special_tokens=False))
+        # Of a text that was cut the last token may be the beginning of another.
+        return found[:-1] if len(text) == LONGEST else found
 
     def before(self, matcher: Matcher, last: int) -> tuple[int, ...]:
         """What had to come where `last` came, the last token that the matcher has accepted.

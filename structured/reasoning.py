@@ -11,7 +11,7 @@ marker that overlaps itself, after a beginning that led nowhere, is still found 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from ..graph.immutable import immutable
@@ -57,17 +57,24 @@ def with_reasoning(compiled: CompiledGrammar, end: Sequence[int]) -> ReasonedGra
     Raises:
         GrammarError: an empty marker, an id outside the vocabulary, or one that ends the output.
     """
+    stops = compiled.matcher().closed_row
+    inside = [token for token in end if 0 <= token < compiled.vocab_size]
+    ending = {token for token in inside if stops[token // 32] >> (token % 32) & 1}
+    check_marker(end, compiled.vocab_size, ending)
+    return ReasonedGrammar(compiled, MarkerAutomaton(end))
+
+
+def check_marker(end: Sequence[int], vocab_size: int, ending: Container[int]) -> None:
+    """Raise `GrammarError` for what cannot be a marker. `ending`: tokens that end an output."""
     if not end:
         raise GrammarError("reasoning: the end marker has no tokens, so the section would not end")
-    stops = compiled.matcher().closed_row
     for token in end:
-        if not 0 <= token < compiled.vocab_size:
+        if not 0 <= token < vocab_size:
             raise GrammarError(
                 f"reasoning: token {token} of the end marker is not in the vocabulary"
             )
-        if stops[token // 32] >> (token % 32) & 1:
+        if token in ending:
             raise GrammarError(f"reasoning: token {token} of the end marker ends the whole output")
-    return ReasonedGrammar(compiled, MarkerAutomaton(end))
 
 
 @immutable

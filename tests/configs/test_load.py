@@ -252,6 +252,14 @@ def test_unknown_kinds_and_actors_get_the_nearest_right_name(
     assert (error.line, error.column) == (3, column)
 
 
+def test_a_plan_called_as_the_files_own_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "it.yaml"
+    path.write_text("extends: async\nplans:\n  usual: {depth: 1}\n")
+    error = refused(path)
+    assert "'usual' is the name of the plan that the file itself has" in error.message
+    assert (error.line, error.column) == (3, 3)
+
+
 def test_a_node_listed_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "it.yaml"
     path.write_text("nodes:\n  draft: {}\n  draft: {}\n")

@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused_by_name(fault: str, tmp_path: Path) -> Non
 
 def test_more_drafts_than_heads_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "heads", weights_of())
-    with pytest.raises(ModelError, match="has 3 heads; `tokens: 4` takes as many"):
+    with pytest.raises(ModelError, match="has 3 heads; 4 drafts one behind the other take"):
         MedusaHeads.load(folder, target(), least=4)
 
 

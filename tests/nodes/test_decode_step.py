@@ -179,6 +179,13 @@ def test_a_stream_of_a_node_that_runs_on_the_host_is_refused() -> None:
     assert caught.value.line == 7
 
 
+@pytest.mark.parametrize("key", ["device_cost_us", "launch_latency_us"])
+def test_times_of_a_device_that_a_node_has_none_of_are_refused(key: str) -> None:
+    wrong = NodeConfig(**{key: 5})  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match=f"runs on the host only: leave out `{key}`"):
+        decode_step({"commit": wrong}, depth=2, acceptance=Coupled())
+
+
 def test_an_unknown_kind_gets_the_nearest_right_name_and_foreign_options_are_refused() -> None:
     assert set(known_kinds()) >= {"schedule", "forward", "bitmask", "sample", "commit"}
     with pytest.raises(GraphError, match=r"unknown node kind 'smaple' \(did you mean 'sample'\?\)"):

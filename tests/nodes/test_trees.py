@@ -54,6 +54,7 @@ def test_a_tree_says_how_many_drafts_there_are() -> None:
         ({"tree": None, "tokens": 17}, "tokens: 1 to 16 without a tree, not 17"),
         ({"tree": {"width": 2, "depth": 4}, "tokens": 6}, "tokens: 7 to 14 of this tree, not 6"),
         ({"tree": {"width": 2, "depth": 4}, "tokens": 15}, "tokens: 7 to 14 of this tree, not 15"),
+        ({"tree": {"width": 16, "depth": 16}}, "it has 241 nodes at least, and a tree has 62"),
         ({"tree": {"width": 3, "depth": 2, "children": 2}}, "fewer than the 3 of a pass"),
         ({"tree": {"width": 2}}, "lacks the key 'depth'"),
         ({"tree": [[0], [1, 0]]}, r"\[1, 0\] is in the tree, but not \[1\]"),

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from stepweave import LLM
 from stepweave.models.source import resolve
 from stepweave.models.tokenizer import load_tokenizer
 from stepweave.nodes.bitmask import GrammarOptions
+from stepweave.serving.engine import EngineError
 from stepweave.serving.grammars import Grammars
 from stepweave.structured.auto_backend import AutoBackend
 from stepweave.structured.backend import CompiledGrammar
@@ -105,3 +107,9 @@ def test_a_grammar_behind_a_section_of_reasoning_can_be_cancelled(
     other.set_exception(GrammarError("over the limit"))
     assert not caplog.records, "an error in a callback is logged, and nowhere else"
     found.close()
+
+
+def test_a_text_that_cannot_end_a_section_of_reasoning_is_refused_at_once() -> None:
+    said = "nodes.bitmask: reasoning: .*ends the whole output"
+    with pytest.raises(EngineError, match=said):
+        LLM(pipeline="async_grammar", overrides={"nodes.bitmask.reasoning_end": "<|eos|>"})

@@ -119,3 +119,12 @@ def test_a_matcher_of_another_package_need_not_know() -> None:
 
     plain: Any = Plain()
     assert ForcedTokens(TOKENIZER).of(plain) == ()
+
+
+def test_of_a_long_text_no_more_is_read_than_a_window_drafts(backend: GrammarBackend) -> None:
+    text = "the fox ran home and " * 300
+    matcher = backend.compile(GrammarSpec.from_request({"choice": [text]})).matcher()
+    forced = ForcedTokens(TOKENIZER).of(matcher)
+    assert 62 < len(forced) < 1024
+    assert text.startswith(text_of(forced))
+    assert forced == tuple(ids(text))[: len(forced)]

@@ -36,6 +36,8 @@ from .values import (
     FORK_COPIES,
     HOST_BLOCKS,
     HOST_SAMPLED,
+    INPUTS,
+    KV,
     PAGES,
     REQUEST_SETTINGS,
     REQUEST_SLOTS,
@@ -139,7 +141,24 @@ def decode_step(
     _check_states(graph)
     if deepest:
         check_trees(graph, acceptance)
+    _check_forks(graph)
     return graph
+
+
+def _check_forks(graph: StepGraph) -> None:
+    """What copies blocks for completions comes before what reads them for these in its step."""
+    writers = [vertex for vertex in graph.vertices.values() if KV.name in vertex.op.writes]
+    reads = [{read.name for read in vertex.op.reads} for vertex in writers]
+    computed = [v for v, names in zip(writers, reads, strict=True) if INPUTS.name in names]
+    for vertex, names in zip(writers, reads, strict=True):
+        late = next((each for each in computed if each.position < vertex.position), None)
+        if FORK_COPIES.name in names and late is not None:
+            raise GraphError(
+                f"node {vertex.node.name!r} copies blocks that {late.node.name!r} reads in the "
+                f"same step: list it before {late.node.name!r}",
+                code="SW-NODE",
+                line=vertex.node.line,
+            )
 
 
 def _check_that_requests_end(graph: StepGraph) -> None:

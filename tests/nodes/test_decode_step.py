@@ -1,5 +1,7 @@
 """What the three hand-written overlaps did falls out of the declarations."""
 
+from pathlib import Path
+
 import pytest
 
 from stepweave.configs.load import load_config
@@ -207,3 +209,20 @@ def test_a_read_is_written_as_value_or_node_dot_value(text: str, name: str, carr
 def test_a_carry_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a read|a step to come"):
         NodeConfig(reads={"logits": text})
+
+
+def pipeline(path: Path) -> PipelineConfig:
+    config = load_config(str(path))
+    assert isinstance(config, PipelineConfig)
+    return config
+
+
+@pytest.mark.parametrize("place", ["forward", "commit"])
+def test_blocks_are_copied_before_they_are_read(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "it.yaml"
+    path.write_text(f"extends: async\nnodes:\n  fork: {{after: {place}}}\n")
+    with pytest.raises(GraphError, match="list it before 'forward'") as caught:
+        step_graph(pipeline(path))
+    assert caught.value.line == 3
+    path.write_text("extends: async\nnodes:\n  fork: {after: schedule}\n")
+    assert "fork.device" in step_graph(pipeline(path)).vertices

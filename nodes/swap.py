@@ -17,7 +17,7 @@ from ..graph.parameters import given, optional_update, read, settings, update
 from ..requests.swap import SWAP
 from .kind import NodeKind
 from .options import Options
-from .values import BATCH, DEVICE, DRAFT_KV, HOST_BLOCKS, KV, SWAPS, TARGET
+from .values import BATCH, DEVICE, DRAFT_KV, HOST_BLOCKS, KV, LIMITS, SWAPS, TARGET
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..models.causal_lm import CausalLM
     from ..models.paged_cache import PagedCache
     from ..requests.batch import StepBatch
+    from ..requests.limits import Limits
     from ..requests.swap import Swaps
     from .ops.swapping import HostBlocks
 
@@ -45,16 +46,19 @@ def _new_host_kv(
     options: SwapOptions = settings(SwapOptions),
     device: torch.device = given(DEVICE),
     target: CausalLM = given(TARGET),
+    limits: Limits = given(LIMITS),
 ) -> HostBlocks:
     from ..models.errors import UnsupportedModel
-    from .ops.swapping import HostBlocks
+    from ..models.paged_cache import bytes_per_block
+    from .ops.swapping import host_blocks
 
     if target.keeps_states:
         raise UnsupportedModel(
             f"{target.name} keeps states beside its KV blocks, and only blocks are copied: leave "
             "the node `swap` out, so that requests that give way are computed again"
         )
-    return HostBlocks(options.blocks, device)
+    each = bytes_per_block(target.layer_shapes, limits.block_size, target.dtype, limits.cache_dtype)
+    return host_blocks(options.blocks, each, device)
 
 
 HOST_KV: State[HostBlocks] = State("host_kv", make=_new_host_kv, keys=HOST_BLOCKS, across="own")

@@ -7,9 +7,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...models.memory import room_for
 from ...models.paged_cache import PagedCache
 from ...requests.swap import Swaps
 from .transfer import pinned
+
+
+def host_blocks(num_blocks: int, nbytes: int, device: torch.device) -> HostBlocks:
+    """So many blocks, each of `nbytes` in the target's cache, for caches on `device`.
+
+    Raises `NoMemory` for more than the machine has: it is taken under way, when it would be late.
+    """
+    what, host = f"a place for {num_blocks} KV blocks", torch.device("cpu")
+    with room_for(what, num_blocks * nbytes, host, "lower nodes.swap.blocks"):
+        return HostBlocks(num_blocks, device)
 
 
 class HostBlocks:

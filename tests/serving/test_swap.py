@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stepweave.executors import NodeFailure
+from stepweave.graph.errors import StepweaveError
 from stepweave.graph.planner.leases import pool_leases
 from stepweave.policies.chosen import Policies
 from stepweave.policies.resumption import Cheaper
@@ -158,3 +159,13 @@ def test_a_copy_that_begins_too_early_is_found_in_checking_mode(
     config = replace(DRAFTERS["eagle"], depth=2, executor="threads", swap=16, **ROOM)
     with pytest.raises(NodeFailure, match="SW-KEY"):
         served(replace(config, check="strict"))
+
+
+def test_a_place_larger_than_the_machine_is_refused_when_it_is_loaded() -> None:
+    with (
+        pytest.raises(
+            StepweaveError, match=r"16777216 KV blocks needs .*lower nodes\.swap\.blocks"
+        ),
+        LLM(pipeline="async_swap", overrides={"nodes.swap.blocks": 1 << 24}) as llm,
+    ):
+        llm.generate("Write a short story about a fox.", SamplingParams(max_tokens=2))

@@ -59,8 +59,8 @@ def serve(asked: ServeOptions) -> int:
     if asked.replicas is not None or asked.fleet is not None:
         _need(RAY, "--fleet" if scale is None else "--replicas", "ray")
     keys = tuple(asked.api_key or ())
-    if any(not key.strip() or not key.isascii() for key in keys):
-        raise ServeError("--api-key must be a text of ASCII letters, and not empty")
+    if any(not key or key != key.strip() or not key.isascii() for key in keys):
+        raise ServeError("--api-key must be a text of ASCII letters, with no space at its ends")
     if not all(name.strip() for name in asked.served_model_name or ()):
         raise ServeError("--served-model-name must not be empty")
     changes = with_ranks(of_model(asked.settings, asked.model), asked.tp, asked.pp)
@@ -80,9 +80,9 @@ def serve(asked: ServeOptions) -> int:
     spans = _spans(asked.otlp_traces_endpoint)
     try:
         bound = listening(asked.host, asked.port)
-    except OSError as error:
-        where = f"{asked.host}:{asked.port}"
-        raise ServeError(f"{where} cannot be listened on: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host has that form
+        where, why = f"{asked.host}:{asked.port}", getattr(error, "strerror", None) or error
+        raise ServeError(f"{where} cannot be listened on: {why}") from error
     with bound:
         host, port = bound.getsockname()[:2]
         if not keys and not ip_address(host).is_loopback:
@@ -138,7 +138,7 @@ def _settings(
     return Settings(
         models=_models(asked, config),
         api_keys=keys,
-        hosts=frozenset({asked.host, *LOCAL_NAMES}) if local and not keys else None,
+        hosts=frozenset({asked.host.lower(), *LOCAL_NAMES}) if local and not keys else None,
         sampling=_sampling(config, sampling) if asked.generation_config == "auto" else {},
         recorder=asked.recorder,
         keep_alive_s=asked.keep_alive_s or None,

@@ -120,6 +120,10 @@ class _Marking:
             )
             or r"(?!)"
         )
+        # What a neighbouring text could make a token of, at the end of a text and at its start.
+        cuts = [(token, at) for token in special for at in range(1, len(token))]
+        self._beginnings = tuple({token[:at] for token, at in cuts})
+        self._ends = tuple({token[at:] for token, at in cuts})
         self._copy: Tokenizer | None = None
         self._ids: dict[int, int] = {}  # numbers in the copy that are others in the original
 
@@ -131,9 +135,9 @@ class _Marking:
         changed = -1
         while changed:  # again where a mark has uncovered another that overlaps
             content, changed = self._pattern.subn(self._split, content)
-        if any(_ends_in_a_beginning(content, token) for token in self._special):
+        if content.endswith(self._beginnings):
             content += self.mark
-        if any(_ends_in_a_beginning(content[::-1], token[::-1]) for token in self._special):
+        if content.startswith(self._ends):
             content = self.mark + content
         return content
 
@@ -223,8 +227,3 @@ def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
         if isinstance(number, int):
             found.setdefault(str(text), number)
     return {text: number for text, number in found.items() if text}
-
-
-def _ends_in_a_beginning(text: str, token: str) -> bool:
-    """Whether `text` ends in a part of `token` that its rest could complete."""
-    return any(text.endswith(token[:length]) for length in range(1, len(token)))

@@ -13,6 +13,9 @@ from ..graph.errors import did_you_mean
 
 Location = tuple[str | int, ...]
 
+MOST_SHOWN = 60
+"""Characters of what was given that a complaint repeats: a key may have millions."""
+
 # pydantic's error types in our words; `{…}` are fields of the error's context.
 _SAYS: Mapping[str, str] = {
     "int_type": "must be a whole number",
@@ -55,7 +58,7 @@ def complaint(
     context = {key: _rounded(value) for key, value in detail.get("ctx", {}).items()}
     name = _spell(location)
     if kind == "extra_forbidden":
-        key = str(location[-1])
+        key = cut(str(location[-1]))
         if reason := getattr(model, "NOT_SUPPORTED", {}).get(key):
             return f"{key} is not supported: {reason}"
         where = f"{_spell(location[:-1])}: " if len(location) > 1 else ""
@@ -68,7 +71,8 @@ def complaint(
         return f"{name or whole} lacks the key {context['discriminator']}"
     if kind == "union_tag_invalid":
         names = re.findall(r"'([^']*)'", str(context["expected_tags"]))
-        where = _spell((*location, str(context["discriminator"]).strip("'")))
+        by = str(context["discriminator"])  # a key, or a function of ours, which looks at `type`
+        where = _spell((*location, "type" if by.endswith("()") else by.strip("'")))
         return f"{where} cannot be {shown(context['tag'])}{did_you_mean(context['tag'], names)}"
     if kind == "value_error":
         return f"{name}: {context['error']}" if name else str(context["error"])
@@ -83,7 +87,7 @@ def complaint(
         return f"{name} cannot be {shown(given)}{did_you_mean(str(given), names)}"
     says = _SAYS.get(kind)
     if kind == "string_pattern_mismatch":
-        return f"{name}: {shown(given)} is not a name (no spaces, no '@')"
+        return f"{name}: {shown(given)} is not a name of the form {context['pattern']}"
     said = f", not {shown(given)}" if not isinstance(given, list | tuple | Mapping) else ""
     if says is None:
         return f"{name}: {detail['msg']}{said}"
@@ -113,7 +117,12 @@ def shown(given: object) -> str:
             return "so long a number"
     else:
         text = f"a value of type {type(given).__name__}"
-    return text if len(text) <= 60 else text[:57] + "…"
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """As much of a text as a complaint repeats."""
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "…"
 
 
 def known_keys(model: type[BaseModel], location: Location) -> set[str]:
@@ -146,5 +155,6 @@ def _spell(location: Location) -> str:
     """`nodes[2].device.cost_us`."""
     text = ""
     for step in location:
+        step = cut(step) if isinstance(step, str) else step
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
     return text.replace(".[key]", "")

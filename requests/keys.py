@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field, fields
+from functools import partial
 from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 from pydantic import (
@@ -19,10 +20,14 @@ from pydantic import (
     create_model,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from .limits import MAX_BIASES, MAX_DRY_BREAKERS, MAX_NODE_SETTINGS, MAX_STOP_TOKENS
 
 M = TypeVar("M", bound=BaseModel)
+
+MAX_KEYS = 64
+"""Most keys of one object of a request, where the object is not a mapping of the client's own."""
 
 
 def _whole_characters(text: str) -> str:
@@ -56,31 +61,54 @@ def _ids_as_numbers(value: Any) -> Any:
     }
 
 
+def _no_more(most: int, value: Any) -> Any:
+    if isinstance(value, Mapping) and len(value) > most:
+        context = {"field_type": "Mapping", "max_length": most, "actual_length": len(value)}
+        raise PydanticKnownError("too_long", context)
+    return value
+
+
+def at_most(most: int) -> BeforeValidator:
+    """Counts the entries of a mapping before any is looked at.
+
+    `max_length` counts those that are right, and all that are wrong would be told of. Of a list
+    `fail_fast` stops at the first.
+    """
+    return BeforeValidator(partial(_no_more, most))
+
+
 WholeCharacters = AfterValidator(_whole_characters)
 Choice = Annotated[str, Field(max_length=4096), WholeCharacters]
 StopString = Annotated[str, Field(min_length=1, max_length=256), WholeCharacters]
 Listed = BeforeValidator(_listed)
 StopStrings = Annotated[
     tuple[StopString, ...],
-    Field(max_length=16),
+    Field(max_length=16, fail_fast=True),
     BeforeValidator(_one_or_listed, json_schema_input_type=str | tuple[StopString, ...]),
 ]
-BadWords = Annotated[tuple[StopString, ...], Field(max_length=128), Listed]
-DryBreakers = Annotated[tuple[StopString, ...], Field(max_length=MAX_DRY_BREAKERS), Listed]
-StopTokens = Annotated[
-    tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=MAX_STOP_TOKENS // 2), Listed
+BadWords = Annotated[tuple[StopString, ...], Field(max_length=128, fail_fast=True), Listed]
+DryBreakers = Annotated[
+    tuple[StopString, ...], Field(max_length=MAX_DRY_BREAKERS, fail_fast=True), Listed
 ]
-TokenIds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=1 << 20), Listed]
+StopTokens = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...],
+    Field(max_length=MAX_STOP_TOKENS // 2, fail_fast=True),
+    Listed,
+]
+TokenIds = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=1 << 20, fail_fast=True), Listed
+]
 Biases = Annotated[
     dict[int, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]],
     Field(max_length=MAX_BIASES),
     BeforeValidator(_ids_as_numbers),
+    at_most(MAX_BIASES),
 ]
-
 
 NodeSettings = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[float, Field(allow_inf_nan=False)]],
     Field(max_length=MAX_NODE_SETTINGS),
+    at_most(MAX_NODE_SETTINGS),
 ]
 
 AdapterName = Annotated[str, Field(min_length=1, max_length=256), WholeCharacters]
@@ -136,7 +164,7 @@ class StructuredOutputs(Keys):
         max_length=262_144,
         description="The output follows this grammar: EBNF whose first rule is `root`.",
     )
-    choice: Annotated[tuple[Choice, ...], Listed] | None = Field(
+    choice: Annotated[tuple[Choice, ...], Field(fail_fast=True), Listed] | None = Field(
         default=None, max_length=4096, description="The output is one of these texts."
     )
     structural_tag: dict[str, Any] | None = Field(
@@ -147,6 +175,11 @@ class StructuredOutputs(Keys):
         description="Whether a reasoning section comes before the grammar. Not given: as the "
         "pipeline is configured.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_keys(cls, given: Any) -> Any:
+        return _no_more(MAX_KEYS, given)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> StructuredOutputs:

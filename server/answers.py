@@ -81,7 +81,7 @@ class WholeAnswer(_Answer):
             if self._left:
                 return
             ended = [self._call.outputs[each] for each in range(self._call.served.choices)]
-            body = self._form.whole(ended)
+            body = await asyncio.to_thread(self._form.whole, ended)  # megabytes, for some calls
             await Response(body, media_type="application/json")(scope, receive, send)
 
 

@@ -100,9 +100,9 @@ def app_over(
     found += looks(engine)
     for each in found:
         app.include_router(each)
-    latencies.paths = frozenset(
-        route.path for each in found for route in each.routes if isinstance(route, Route)
-    )
+    latencies.routes = [
+        route for each in found for route in each.routes if isinstance(route, Route)
+    ]
     app.add_middleware(Gate, settings=settings, observers=watching)
     app.add_exception_handler(ApiError, _told)
     app.add_exception_handler(HTTPException, _told)

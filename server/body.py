@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
-from ..requests.complaints import complaint, without_tags
+from ..requests.complaints import complaint, cut, without_tags
 from .errors import ApiError, param_of
 from .protocol.base import Body
 from .settings import Limits
@@ -97,14 +97,16 @@ def _refusal(body: bytes, model: type[Body], error: ValidationError) -> ApiError
         location = without_tags(detail["loc"], detail["type"], data)
         told = complaint(model, {**detail, "loc": location}, whole="the body").strip()
         if told not in said:
-            param = str(location[0]) if location else param_of(told, model.model_fields)
+            param = cut(str(location[0])) if location else param_of(told, model.model_fields)
             # What contradicts something is told of the whole, and begins with the key that does.
             whole = param is None and told[0].islower()
             said.append(f"the body {told}" if whole else told)
             params.append(param)
+        if len(said) == MAX_COMPLAINTS:
+            break
     return ApiError(
         400,
-        "; ".join(said[:MAX_COMPLAINTS]),
+        "; ".join(said),
         param=params[0],
         code="unknown_parameter" if details[0]["type"] == "extra_forbidden" else None,
     )

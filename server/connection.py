@@ -1,15 +1,19 @@
 """One connection: uvicorn's, with limits on what a client may leave unsaid, or unread.
 
 An ASGI application sees a request when all its headers are there, and no sooner; and it waits
-without end for a client that reads nothing. So both limits are here.
+without end for a client that reads nothing. So both limits are here. So is what the application
+cannot see: that a client has left while another request of its waits, and that it offers HTTP/2.
 """
 
 from __future__ import annotations
 
 import asyncio
+from array import array
+from collections import deque
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from httptools import HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from .errors import ApiError
 from .settings import Limits
@@ -31,8 +35,11 @@ class _Connection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.parser = _Parser(self)
         self._in_headers = False
-        self._unfinished = 0  # bytes of headers that are not complete
+        self._offered = False  # of the request that is being read: it offers an upgrade
+        self._unfinished = 0  # bytes of headers that are not complete, or behind the body
+        self._unanswered: deque[RequestResponseCycle] = deque()  # requests, in order
         self._headers_due: asyncio.TimerHandle | None = None
         self._read_due: asyncio.TimerHandle | None = None
         self._unread = 0  # bytes that were to be read when that timer began
@@ -49,19 +56,18 @@ class _Connection(HttpToolsProtocol):
         self.open.discard(self)
         self._clear("_headers_due")
         self._clear("_read_due")
+        for cycle in self._unanswered:  # uvicorn tells the latest alone
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return  # it was refused
-        was_in_headers = self._in_headers
+        self._unfinished += len(data)
         super().data_received(data)
-        if not self._in_headers:
-            self._unfinished = 0
-        elif was_in_headers:
-            self._unfinished += len(data)
-            if self._unfinished > self.limits.header_bytes:
-                self._refuse(431, "the headers are too large")
+        if self._unfinished > self.limits.header_bytes:
+            self._refuse(431, "the headers are too large")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -69,10 +75,41 @@ class _Connection(HttpToolsProtocol):
         if self._headers_due is None:
             self._await_headers()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """What comes behind the body, as a header of its own, is for nobody here."""
+        if self._in_headers:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._in_headers = False
+        self._unfinished = 0
+        # CONNECT is an upgrade without a header, and refused as any other method.
+        self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if self._offered:
+            return
         self._clear("_headers_due")
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        self._unfinished = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unfinished = 0
+        if not self._offered:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._unanswered.popleft()
+        super().on_response_complete()
+
+    def head_without_upgrade(self) -> bytes:
+        """The head of the request whose headers have come, if its upgrade was not taken."""
+        version = self.parser.get_http_version().encode()
+        said = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]
+        said += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([*said, b"", b""]) if self._offered else b""
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -120,3 +157,31 @@ class _Connection(HttpToolsProtocol):
         )
         self.transport.write(head.encode("ascii") + body)
         self.transport.close()
+
+
+class _Parser(HttpRequestParser):
+    """Reads a request that offers an upgrade, as to HTTP/2, as if it offered none.
+
+    A server may do so, and clients such as Java's offer it with each request. httptools takes what
+    follows the headers for the other protocol, so another parser reads the request again.
+    """
+
+    def __init__(self, connection: _Connection) -> None:
+        super().__init__(connection)
+        # As uvicorn has it: a client may send another request behind its last.
+        self.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._connection = connection
+
+    def feed_data(self, data: bytes | bytearray | memoryview | array[int]) -> None:
+        parser, rest = self, memoryview(data)
+        while True:
+            try:
+                HttpRequestParser.feed_data(parser, rest)
+                return
+            except HttpParserUpgrade as upgrade:
+                head = self._connection.head_without_upgrade()
+                if not head:
+                    raise
+                parser = self._connection.parser = _Parser(self._connection)
+                HttpRequestParser.feed_data(parser, head)
+                rest = rest[upgrade.args[0] :]

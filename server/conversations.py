@@ -15,7 +15,14 @@ from ..serving.images import Encoded, Images, illustrated
 from ..serving.prompts import without_images
 from .errors import ApiError
 from .protocol.base import json_object
-from .protocol.chat import AssistantMessage, Message, SystemMessage, Tool, ToolCall
+from .protocol.chat import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    Tool,
+    ToolCall,
+    ToolMessage,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,13 +46,10 @@ class Conversations:
 
         Raises `ApiError` where the template refuses it, and for an image that cannot be taken.
         """
-        told = [_message(each, index) for index, each in enumerate(messages)]
-        unsaid: Any = {"function": {"strict"}}  # it is for us: arguments follow their schema always
-        offered = [each.model_dump(exclude_none=True, exclude=unsaid) for each in tools]
-        if offered or any("tool_calls" in each or each["role"] == "tool" for each in told):
+        if tools or any(map(_of_calls, messages)):
             await self.call_format()
         try:
-            return await asyncio.to_thread(self._encode, told, offered)
+            return await asyncio.to_thread(self._encode, messages, tools)
         except ChatError as error:
             code = "context_length_exceeded" if isinstance(error, TooLong) else None
             raise ApiError(400, f"{error}", param="messages", code=code) from error
@@ -73,9 +77,19 @@ class Conversations:
             chat = self._mine.chat = Chat(self._tokenizer, self._most)
         return chat
 
-    def _encode(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> Encoded:
-        told, sources = without_images(messages)
-        return illustrated(self._images, self._chat.encode(told, tools), sources, files=False)
+    def _encode(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Encoded:
+        unsaid: Any = {"function": {"strict"}}  # it is for us: arguments follow their schema always
+        offered = [each.model_dump(exclude_none=True, exclude=unsaid) for each in tools]
+        said = [_message(each, index) for index, each in enumerate(messages)]
+        told, sources = without_images(said)
+        return illustrated(self._images, self._chat.encode(told, offered), sources, files=False)
+
+
+def _of_calls(message: Message) -> bool:
+    """Whether it has calls, or the result of one."""
+    if isinstance(message, AssistantMessage):
+        return bool(message.tool_calls)
+    return isinstance(message, ToolMessage)
 
 
 def _message(message: Message, index: int) -> dict[str, Any]:
@@ -85,6 +99,7 @@ def _message(message: Message, index: int) -> dict[str, Any]:
         told["role"] = "system"
     if isinstance(message, AssistantMessage):
         told.setdefault("content", "")
+        told.pop("tool_calls", None)  # templates ask whether it is there: no calls are no list
         if message.tool_calls:
             where = f"messages[{index}].tool_calls"
             told["tool_calls"] = [

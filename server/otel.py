@@ -39,8 +39,10 @@ _CONTEXT = TraceContextTextMapPropagator()
 
 @dataclass
 class _Open:
+    """A call, and of each choice its output, with the moment at which it came."""
+
     served: Served
-    outputs: dict[int, RequestOutput] = field(default_factory=dict)
+    outputs: dict[int, tuple[RequestOutput, float]] = field(default_factory=dict)
 
 
 class Spans(Observer):
@@ -63,7 +65,7 @@ class Spans(Observer):
         if increment.output is None:
             return
         if (found := self._open.get((served.id, served.began_s))) is not None:
-            found.outputs[choice] = increment.output
+            found.outputs[choice] = (increment.output, at_s)
 
     def answered(self, exchange: Exchange) -> None:
         if (found := self._open.pop((exchange.id, exchange.began_s), None)) is not None:
@@ -75,7 +77,10 @@ class Spans(Observer):
         self._provider.shutdown()
 
     def _written(self, exchange: Exchange, call: _Open) -> None:
-        served, outputs = call.served, [call.outputs[each] for each in sorted(call.outputs)]
+        served, ended = call.served, [call.outputs[each] for each in sorted(call.outputs)]
+        outputs = [output for output, _ in ended]
+        cached = exchange.notes.get("cached_tokens", 0)
+        assert isinstance(cached, int), "a note of a call"
         operation = _OPERATIONS[served.endpoint]
         span = self._tracer.start_span(
             f"{operation} {served.model}",
@@ -92,25 +97,30 @@ class Spans(Observer):
                 "gen_ai.response.finish_reasons": [each.finish_reason for each in outputs],
                 "gen_ai.usage.input_tokens": served.prompt_tokens,
                 "gen_ai.usage.output_tokens": sum(len(each.token_ids) for each in outputs),
-                "gen_ai.usage.cache_read.input_tokens": sum(each.cached_tokens for each in outputs),
+                "gen_ai.usage.cache_read.input_tokens": cached,
                 "stepweave.drafted_tokens": sum(each.drafted for each in outputs),
                 "stepweave.accepted_tokens": sum(each.accepted for each in outputs),
                 "http.response.status_code": exchange.status,
                 "http.route": exchange.path,
             },
         )
-        if exchange.status >= 500:
-            errors = [each.error for each in outputs if each.error is not None]
+        errors = [each.error for each in outputs if each.error is not None]
+        if exchange.status >= 500 or (errors and exchange.status < 400):  # or in its stream
             span.set_status(Status(StatusCode.ERROR, "; ".join(errors) or None))
-        for output in outputs:
-            self._choice(span, served, output)
+        for output, at_s in ended:
+            self._choice(span, served, output, at_s)
         span.end(self._ns(perf_counter()))
 
-    def _choice(self, call: Span, served: Served, output: RequestOutput) -> None:
-        """What one choice waited for: a row, its first token, and the tokens after it."""
+    def _choice(self, call: Span, served: Served, output: RequestOutput, ended_s: float) -> None:
+        """What one choice waited for: a row, its first token, and the tokens after it.
+
+        Its timings count from when its prompt was handed in, which is behind what the service did
+        before, such as to encode it.
+        """
         timings = output.timings
-        if timings is None:
+        if timings is None or timings.total_s is None:
             return
+        asked_s = ended_s - timings.total_s
         marks: Sequence[tuple[str, float | None]] = (
             ("queue", timings.queue_s),
             ("prefill", timings.first_token_s),
@@ -127,9 +137,9 @@ class Spans(Observer):
             self._tracer.start_span(
                 name,
                 context=set_span_in_context(call),
-                start_time=self._ns(served.began_s + began),
+                start_time=self._ns(asked_s + began),
                 attributes={"gen_ai.response.id": output.id},
-            ).end(self._ns(served.began_s + ended))
+            ).end(self._ns(asked_s + ended))
             began = ended
 
 

@@ -218,7 +218,9 @@ class ResponseForm(Form):
 
     def _event(self, kind: str, **said: Any) -> bytes:
         data = json.dumps(
-            {"type": kind, "sequence_number": self._sequence, **said}, separators=(",", ":")
+            {"type": kind, "sequence_number": self._sequence, **said},
+            separators=(",", ":"),
+            allow_nan=False,
         )
         self._sequence += 1
         return f"event: {kind}\ndata: {data}\n\n".encode("ascii")

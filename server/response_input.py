@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pydantic import ValidationError
+
+from ..requests.complaints import complaint
+from .errors import ApiError
 from .protocol.chat import (
     AssistantMessage,
     CalledFunction,
@@ -43,7 +47,10 @@ PARAMS = {
 
 
 def as_chat(asked: ResponsesRequest) -> ChatRequest:
-    """The chat that asks for the same. Its parts have been checked, each by the same rule."""
+    """The chat that asks for the same. Its parts have been checked, each by the same rule.
+
+    Raises `ApiError` where the parts of one message are too many, or too long together.
+    """
     choice = asked.tool_choice
     chat: ChatRequest = ChatRequest.model_construct(
         **asked.parameters(),
@@ -109,12 +116,17 @@ class _Own:
     def said(self) -> Iterable[AssistantMessage]:
         """The message, if there is one; then it begins anew."""
         if self.content is not None or self.calls or self.reasoning:
-            yield AssistantMessage(
-                role="assistant",
-                content=self.content if self.content is not None or self.calls else "",
-                reasoning_content=self.reasoning or None,
-                tool_calls=tuple(self.calls) or None,
-            )
+            try:
+                yield AssistantMessage(
+                    role="assistant",
+                    content=self.content if self.content is not None or self.calls else "",
+                    reasoning_content=self.reasoning or None,
+                    tool_calls=tuple(self.calls) or None,
+                )
+            except ValidationError as error:
+                told = complaint(AssistantMessage, dict(error.errors(include_url=False)[0]))
+                said = f"what the model said in a row is one message, and its {told}"
+                raise ApiError(400, f"input: {said}", param="input") from error
         self._clear()
 
     def _clear(self) -> None:

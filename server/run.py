@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ OnEnd = Callable[[Callable[["StepweaveError"], None]], None]
 """Has a function called, on any thread, when nothing can be served any more."""
 
 CLOSING_S = 1.0
-"""After what ran has ended: for connections that are still open."""
+"""After the drain limit: for connections that are still open."""
 
 LAST_RESORT_S = 5.0
 """After the drain limit the process is ended, whatever it waits for."""
@@ -180,14 +181,20 @@ class _Service:
         self._server.should_exit = True
 
     async def _drain(self) -> None:
-        """Finish what runs, cancel what has not ended in time, and let the server end."""
+        """Finish what runs, cancel what has not ended in time, and let the server end.
+
+        What has been generated is not yet read: for that clients have what is left of the limit.
+        """
         limit = self._engine.settings.drain_s
+        ends_s = monotonic() + limit
         _end_after(limit + LAST_RESORT_S)
         front = self._engine.front
         SERVER.info("draining", extra=fields(running=front.running, queued=front.queued))
         if not await front.drain(limit):
             SERVER.warning("not all requests ended within the drain limit: they are cancelled")
             front.cancel_all()
+        left_s = max(ends_s - monotonic(), CLOSING_S)
+        self._server.config.timeout_graceful_shutdown = ceil(left_s)
         self._server.should_exit = True
 
 

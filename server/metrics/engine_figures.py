@@ -222,7 +222,7 @@ ENGINE: tuple[Figure[Counted], ...] = (
     Figure(
         "stepweave:requests_total",
         "counter",
-        "Prompts that were handed in, whatever became of them.",
+        "Prompts that were taken in, whatever became of them. One that is refused is not.",
         lambda of: of.totals.requests,
     ),
     Figure(

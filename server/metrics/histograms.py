@@ -13,6 +13,8 @@ from ..observers import Exchange, Observer, Served
 from .tally import Spread, Tally
 
 if TYPE_CHECKING:
+    from starlette.routing import Route
+
     from ...requests.increment import Increment
 
 FIRST_TOKEN_S = (
@@ -95,10 +97,10 @@ ANSWERS_SAY = "HTTP requests, by path and status; 499: the client left. Unknown 
 class Latencies(Observer):
     """Counts what the service tells into histograms of `registry`. `common`: labels of all.
 
-    `paths`: those that are told apart, for a client may ask for any.
+    `routes`: whose paths are told apart, for a client may ask for any.
     """
 
-    paths: frozenset[str] = frozenset()
+    routes: Sequence[Route] = ()
 
     def __init__(self, registry: CollectorRegistry, common: Sequence[tuple[str, str]]) -> None:
         names, values = [name for name, _ in common], [value for _, value in common]
@@ -152,7 +154,8 @@ class Latencies(Observer):
                 self._of[each].observe(seconds)
 
     def answered(self, exchange: Exchange) -> None:
-        path = exchange.path if exchange.path in self.paths else "other"
+        known = (each.path_format for each in self.routes if each.path_regex.match(exchange.path))
+        path = next(known, "other")
         self._answers(path, str(exchange.status)).inc()
 
     def compiled(self, seconds: float, well: bool) -> None:

@@ -8,12 +8,8 @@ from typing import Any, ClassVar
 from pydantic import model_validator
 from pydantic_core import from_json
 
-from ...requests.keys import Keys
+from ...requests.keys import MAX_KEYS, Keys
 from ..errors import ApiError
-
-MAX_KEYS = 64
-"""Most keys of one object of a request, where the object is not a mapping of the client's own."""
-
 
 Refused = Mapping[str, tuple[str, tuple[object, ...]]]
 """By key: what to do instead, and the values with which it asks for nothing."""
@@ -21,6 +17,7 @@ Refused = Mapping[str, tuple[str, tuple[object, ...]]]
 
 class Body(Keys):
     """An object of a request. Keys that it does not know are refused, with the nearest right one.
+    A key that may be left out may be null.
 
     `REFUSED` has the keys that other servers take and this one does not, with what to do instead.
     Where a value is that key's default, so that it asks for nothing, the key may be there.
@@ -35,15 +32,22 @@ class Body(Keys):
             return given
         if len(given) > MAX_KEYS:
             raise ApiError(400, f"an object has {len(given)} keys, more than {MAX_KEYS}")
-        if not (named := cls.REFUSED.keys() & given.keys()):
-            return given
+        named = cls.REFUSED.keys() & given.keys()
         for name in named:
             advice, harmless = cls.REFUSED[name]
             value = given[name]
+            if isinstance(value, dict):
+                value = {key: each for key, each in value.items() if each is not None}
             if value is not None and not any(_same(value, each) for each in harmless):
                 said = f"{name} is not supported; {advice}"
                 raise ApiError(400, said, param=name, code="unsupported_parameter")
-        return {key: value for key, value in given.items() if key not in named}
+        left_out = {key for key, value in given.items() if value is None and cls._optional(key)}
+        return {key: value for key, value in given.items() if key not in named | left_out}
+
+    @classmethod
+    def _optional(cls, key: str) -> bool:
+        fields = cls.model_fields.items()
+        return any(key in (name, of.alias) and not of.is_required() for name, of in fields)
 
 
 def json_object(text: str) -> dict[str, Any] | None:

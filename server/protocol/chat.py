@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from ...configs.contents import Content, Text, UserContent
 from ...requests.keys import Listed
@@ -17,6 +18,20 @@ MAX_TOOLS = 128
 MAX_CALLS = 128
 
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+def _finite(schema: Any) -> Any:
+    """An answer has it as JSON, which has no NaN; and 1e999 is read as infinite."""
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, float) and not isfinite(part):
+            raise ValueError("has a number that is not finite: NaN, infinite, or too large")
+        if isinstance(part, dict):
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+    return schema
 
 
 class CalledFunction(Body):
@@ -56,7 +71,9 @@ class AssistantMessage(Body):
     role: Literal["assistant"]
     content: Content | None = None
     reasoning_content: Text | None = None
-    tool_calls: Annotated[tuple[ToolCall, ...], Field(max_length=MAX_CALLS), Listed] | None = None
+    tool_calls: (
+        Annotated[tuple[ToolCall, ...], Field(max_length=MAX_CALLS, fail_fast=True), Listed] | None
+    ) = None
     name: ShortText | None = None
     REFUSED: ClassVar = {
         "function_call": ("use tool_calls", ()),
@@ -92,7 +109,7 @@ class Function(Body):
 
     name: FunctionName
     description: Text | None = None
-    parameters: dict[str, Any] | None = Field(
+    parameters: Annotated[dict[str, Any], AfterValidator(_finite)] | None = Field(
         default=None, description="JSON Schema of its arguments. Not given: it has none."
     )
     strict: bool | None = Field(
@@ -130,7 +147,7 @@ class JsonSchema(Body):
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Text | None = None
-    json_schema: Any = Field(default=None, alias="schema")
+    json_schema: Annotated[Any, AfterValidator(_finite)] = Field(default=None, alias="schema")
     strict: bool | None = Field(default=None, description="The answer follows it in any case.")
 
 

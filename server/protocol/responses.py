@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from ...configs.contents import Text
-from ...requests.keys import Listed, with_keys_of
+from ...requests.complaints import cut
+from ...requests.keys import Listed, at_most, with_keys_of
 from ...requests.limits import MAX_LOGPROBS
 from ...requests.params import SamplingParams
 from .base import Body, json_object
@@ -38,10 +39,10 @@ def _joined(content: Any) -> Any:
     for index, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind not in _TEXTS or not isinstance(part.get("text"), str):
-            what = f"is of type {kind!r}" if isinstance(kind, str) else "is not a text part"
+            what = f"is of type {cut(kind)!r}" if isinstance(kind, str) else "is not a text part"
             raise ValueError(f"part {index} {what}: parts are {' or '.join(_TEXTS[:2])}, with text")
         if unknown := sorted(part.keys() - _PART_KEYS):
-            raise ValueError(f"part {index} has the unknown key {unknown[0]!r}")
+            raise ValueError(f"part {index} has the unknown key {cut(unknown[0])!r}")
         texts.append(part["text"])
     return "\n".join(texts)
 
@@ -64,7 +65,9 @@ Content = Annotated[
     Text, BeforeValidator(_joined, json_schema_input_type=str | tuple[InputTextPart, ...])
 ]
 Status = Literal["in_progress", "completed", "incomplete"]
-_Parts = Annotated[tuple[ReasoningPart, ...], Field(max_length=MAX_MESSAGES), Listed]
+_Parts = Annotated[
+    tuple[ReasoningPart, ...], Field(max_length=MAX_MESSAGES, fail_fast=True), Listed
+]
 
 
 class Item(Body):
@@ -116,7 +119,8 @@ class ReasoningItem(Item):
 
 def _kind(given: Any) -> str:
     if isinstance(given, dict):
-        return str(given.get("type", "message"))[:80]
+        kind = given.get("type")
+        return "message" if kind is None else str(kind)[:80]
     return str(getattr(given, "type", "message"))
 
 
@@ -215,7 +219,11 @@ class ResponsesRequest(_ResponseSampling):
         default=None, description="Whether one answer may have several calls. Not given: true."
     )
     include: (
-        Annotated[tuple[Literal["message.output_text.logprobs"], ...], Field(max_length=8), Listed]
+        Annotated[
+            tuple[Literal["message.output_text.logprobs"], ...],
+            Field(max_length=8, fail_fast=True),
+            Listed,
+        ]
         | None
     ) = Field(
         default=None,
@@ -234,6 +242,7 @@ class ResponsesRequest(_ResponseSampling):
                 Annotated[str, Field(max_length=512)],
             ],
             Field(max_length=16),
+            at_most(16),
         ]
         | None
     ) = Field(default=None, description="The answer has it too.")
@@ -248,7 +257,7 @@ class ResponsesRequest(_ResponseSampling):
         "truncation": ("shorten the input before it is sent", ("disabled",)),
         "reasoning": (
             "the model's template decides how it reasons",
-            ({}, {"effort": None, "summary": None}),
+            ({},),
         ),
         "stream_options": ("events are sent as they are", ({}, {"include_obfuscation": False})),
         "max_tool_calls": ("the service calls no tools itself", ()),

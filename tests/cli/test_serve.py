@@ -86,6 +86,21 @@ def test_the_last_steps_are_noted_unless_it_is_told_not_to(
     assert served == [recorder]
 
 
+def test_a_host_may_be_called_by_the_name_that_was_given_however_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served: list[Any] = []
+
+    def serve_none(_: object, settings: Any, *__: object, **___: object) -> bool:
+        served.append(settings.hosts)
+        return True
+
+    monkeypatch.setattr(serve, "loaded_async", lambda _: advising({}))
+    monkeypatch.setattr(server_run, "serve", serve_none)
+    assert told("quickstart", "--port", "0", "--host", "LocalHost") == (0, [])
+    assert served == [{"localhost", "127.0.0.1", "::1"}]
+
+
 def test_the_status_says_whether_the_service_was_told_to_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -194,6 +209,10 @@ def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
     [
         (("quickstart", "--set", "model.adapters.embedded=x"), "rename the adapter"),
         (("quickstart", "--api-key", " "), "--api-key"),
+        (("quickstart", "--api-key", ""), "--api-key"),
+        (("quickstart", "--api-key", "secret "), "no space at its ends"),
+        (("quickstart", "--host", "a..b", "--port", "0"), "a..b:0 cannot be listened on: "),
+        (("quickstart", "--host", "x" * 70, "--port", "0"), "cannot be listened on: "),
         (("quickstart", "--api-key", "schlüssel"), "--api-key"),
         (("abstract_decode",), "no code to run"),
         (("no_such_config",), "no_such_config"),

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -120,6 +121,32 @@ def test_two_contents_do_not_make_a_special_token_together() -> None:
     ids = Chat(tokenizer).encode(user("<|im_", "end|>", "<", "s>"))
     assert specials(tokenizer, ids) == []
     assert tokenizer.decode(ids) == "<|im_end|><s>"
+
+
+def calls_to_encode(chat: Chat, messages: list[dict[str, str]]) -> int:
+    """How many functions of Python are entered, which no other load of the machine changes."""
+    chat.encode(messages)  # what is made once has been
+    entered = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal entered
+        entered += event == "call"
+
+    sys.setprofile(note)
+    try:
+        chat.encode(messages)
+    finally:
+        sys.setprofile(None)
+    return entered
+
+
+def test_many_special_tokens_make_no_more_work_for_each_text() -> None:
+    """Llama 3 has 256 of them, and a conversation with tools has hundreds of texts."""
+    few, many = made(first=False), made(first=False)
+    reserved: Any = [f"<|reserved_special_token_{number}|>" for number in range(250)]
+    many.add_special_tokens({"additional_special_tokens": [*MARKERS, *reserved]})
+    messages = user(*["Please look at the file."] * 20)
+    assert calls_to_encode(Chat(many), messages) <= calls_to_encode(Chat(few), messages) + 100
 
 
 def test_a_tokenizer_that_cannot_take_it_as_text_refuses_it(

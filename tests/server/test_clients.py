@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import httpx
@@ -261,8 +263,39 @@ def test_a_stream_that_is_closed_is_cancelled(service: Process, client: openai.O
     assert line["completion_tokens"] < 900
 
 
+@contextmanager
+def read_late(service: Process) -> Iterator[socket.socket]:
+    """A stream of megabytes, more than the buffers of both ends hold, of which nothing is read."""
+    asked = {"prompt": "a", "n": 16, "max_tokens": 200, "logprobs": 32, "stream": True}
+    data = json.dumps({**asked, "ignore_eos": True}).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer two\r\n"
+        "content-type: application/json\r\n"
+    )
+    with socket.socket() as wire:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        wire.settimeout(60)
+        wire.connect(("127.0.0.1", int(service.url.rpartition(":")[2])))
+        wire.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+        yield wire
+
+
 def test_term_ends_it_when_what_runs_has_ended(service: Process, client: openai.OpenAI) -> None:
     """The last test of this file: the service is gone after it."""
+    with read_late(service) as late:
+        ends_when_what_runs_has_ended(service, client)
+        sleep(1.5)  # longer than it waits where the drain limit is over
+        tail = b""
+        while told := late.recv(1 << 20):
+            tail = (tail + told)[-100:]
+    assert b"data: [DONE]" in tail
+    assert service.ended() == 0
+    lines = [json.loads(line) for line in service.log.read_text().splitlines()]
+    assert all({"time", "level", "logger", "message"} <= each.keys() for each in lines)
+    assert [each for each in lines if each["message"] == "draining"]
+
+
+def ends_when_what_runs_has_ended(service: Process, client: openai.OpenAI) -> None:
     stream = iter(
         client.completions.create(
             model="embedded",
@@ -285,7 +318,9 @@ def test_term_ends_it_when_what_runs_has_ended(service: Process, client: openai.
         assert refused.value.response.headers["retry-after"]
     last = list(stream)[-1]
     assert last.choices[0].finish_reason == "length"
-    assert service.ended() == 0
-    lines = [json.loads(line) for line in service.log.read_text().splitlines()]
-    assert all({"time", "level", "logger", "message"} <= each.keys() for each in lines)
-    assert [each for each in lines if each["message"] == "draining"]
+    with httpx.Client(base_url=service.url, trust_env=False) as probe:
+        while True:
+            try:
+                probe.get("/ready")
+            except httpx.TransportError:  # all has been generated
+                return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -11,7 +12,9 @@ import openai
 import pytest
 
 from stepweave import LLM, SamplingParams
+from stepweave.server.forms import ChunkForm
 from stepweave.server.protocol.answers import ChatAnswer, CompletionAnswer
+from stepweave.server.response_form import ResponseForm
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarSpec
 from tests.server.in_thread import Running
@@ -341,3 +344,29 @@ def test_a_chat_without_max_tokens_may_fill_the_context(service: Running) -> Non
     assert usage["completion_tokens"] > 16, "which is the default of the other endpoint"
     assert usage["total_tokens"] == service.engine.context_length
     assert answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/responses", {"input": "a"}),
+    ],
+)
+def test_a_whole_answer_is_written_beside_the_event_loop(
+    service: Running, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    """With many log-probabilities it takes a second, for which all streams would wait."""
+    at_work: list[str] = []
+    for form in (ChunkForm, ResponseForm):
+        whole: Any = form.whole
+
+        def noted(self: Any, outputs: Any, whole: Any = whole) -> Any:
+            at_work.append(threading.current_thread().name)
+            return whole(self, outputs)
+
+        monkeypatch.setattr(form, "whole", noted)
+    post(service, path, **body)
+    assert len(at_work) == 1
+    assert at_work[0] != "test-service"

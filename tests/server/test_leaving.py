@@ -106,6 +106,19 @@ def test_a_client_that_leaves_frees_its_row(service: Running, stream: bool) -> N
     assert WATCHER.answers[0].status == 499
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_row_also_where_it_has_asked_for_more(
+    service: Running, stream: bool
+) -> None:
+    """The next request of the connection was there already, and waited for the first."""
+    wire = sent(service, {**LONG, "stream": stream})
+    wire.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+    WATCHER.when(lambda: WATCHER.increments)
+    wire.close()
+    assert ended(service) == "cancelled"
+    assert [each.status for each in WATCHER.answers] == [499]
+
+
 def test_a_client_that_leaves_before_anything_came_frees_its_row(service: Running) -> None:
     wire = sent(service, LONG)
     WATCHER.when(lambda: WATCHER.begun_calls)

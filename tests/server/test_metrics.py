@@ -126,6 +126,21 @@ def test_counters_go_up_by_what_the_answers_say(client: httpx.Client, watcher: W
     assert gained("stepweave:http_requests_total", path="/v1/completions", status="200") == 2
 
 
+def test_answers_about_one_model_are_counted_together_and_apart_from_unknown_paths(
+    client: httpx.Client,
+) -> None:
+    before = samples(client)
+    for name in ("embedded", "other", "none"):
+        client.get(f"/v1/models/{name}")
+    after = samples(client)
+    count = {"path": "/v1/models/{name}"}
+    found = [
+        each for each in before if each.name == ANSWERS and count.items() <= each.labels.items()
+    ]
+    gained = value(after, ANSWERS, **count) - sum(each.value for each in found)
+    assert gained == 3
+
+
 def test_the_parts_of_a_request_add_up_to_the_whole(client: httpx.Client) -> None:
     completed(client)
     found = samples(client)

@@ -15,7 +15,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
+from stepweave.server import conversations
 from stepweave.server.otel import Spans
 from tests.server.in_process import serving
 from tests.server.in_thread import Running, running
@@ -76,10 +78,52 @@ def test_a_call_is_one_span_with_what_it_waited_for_below(collected: Collected) 
         assert part.parent.span_id == call.context.span_id
     times = [call.start_time, *(each.end_time for each in parts), call.end_time]
     assert times == sorted(times, key=lambda at: at or 0)
-    assert parts[0].start_time == call.start_time
     assert [each.start_time for each in parts[1:]] == [each.end_time for each in parts[:-1]]
     queue_ns = (parts[0].end_time or 0) - (parts[0].start_time or 0)
     assert queue_ns / 1e9 == pytest.approx(said["gen_ai.latency.time_in_queue"], abs=1e-6)
+
+
+def test_what_it_waited_for_begins_when_the_prompt_was_handed_in(
+    collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the service read and encoded it."""
+    make = conversations._message
+
+    def slow(*given: Any) -> dict[str, Any]:
+        threading.Event().wait(0.2)
+        return make(*given)
+
+    monkeypatch.setattr(conversations, "_message", slow)
+    *parts, call = collected.of(max_tokens=6)
+    assert (parts[0].start_time or 0) - (call.start_time or 0) >= 200_000_000
+    assert (parts[-1].end_time or 0) <= (call.end_time or 0)
+
+
+def test_cached_tokens_of_a_prompt_count_once_for_all_its_choices(collected: Collected) -> None:
+    collected.of(max_tokens=2)
+    *_, call = collected.of(max_tokens=2, n=4)
+    said = dict(call.attributes or {})
+    cached, prompt = (said[f"gen_ai.usage.{each}input_tokens"] for each in ("cache_read.", ""))
+    assert 0 < cached <= prompt  # type: ignore[operator]
+
+
+def test_a_stream_that_fails_under_way_is_an_error(
+    collected: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its status was 200 when it began."""
+    observer, engine = collected.spans, collected.service.llm.service
+
+    def failing(served: Any, choice: int, increment: Any, at_s: float) -> None:
+        if increment.output is None:
+            for ticket in {*engine._live.values()}:
+                engine.cancel(ticket, "the matcher is broken")
+        Spans.settled(observer, served, choice, increment, at_s)
+
+    monkeypatch.setattr(observer, "settled", failing)
+    *_, call = collected.of(max_tokens=900, ignore_eos=True, stream=True)
+    assert dict(call.attributes or {})["http.response.status_code"] == 200
+    assert call.status.status_code is StatusCode.ERROR
+    assert call.status.description == "the matcher is broken"
 
 
 def test_calls_of_one_id_at_a_time_have_a_span_each(collected: Collected) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from time import sleep
 from typing import Any
 
 import httpx
@@ -202,6 +203,47 @@ def test_headers_without_end_are_refused(service: Running) -> None:
     with service.client() as client:
         refused(client.get("/health", headers={f"h{each}": "a" for each in range(40)}), 431)
         refused(client.get("/health", headers={"a": "b" * 5000}), 431)
+
+
+@pytest.mark.parametrize("line", [b"a: " + b"b" * 1000 + b"\r\n", b"b" * 1000])
+def test_headers_behind_the_body_have_the_same_limit(service: Running, line: bytes) -> None:
+    """They end no request that was answered, so nothing else ends them; and need no key."""
+    with socket.create_connection(("127.0.0.1", service.port), 30) as wire:
+        wire.sendall(b"GET /health HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\na: ")
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            wire.sendall(line * 10_000)
+
+
+def test_few_headers_behind_the_body_change_nothing(service: Running) -> None:
+    with socket.create_connection(("127.0.0.1", service.port), 30) as wire:
+        wire.sendall(
+            b"GET /v1/models HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n"
+            b"connection: close\r\n\r\n0\r\nauthorization: Bearer key-2\r\n\r\n"
+        )
+        assert b"HTTP/1.1 401 " in _all(wire)
+
+
+def test_a_request_that_offers_http_2_is_served_as_it_is(service: Running) -> None:
+    """Java's client offers it with each request; its body was taken for the other protocol."""
+    body = b'{"prompt": "a"}'
+    head = (
+        "POST /tokenize HTTP/1.1\r\nhost: a\r\nauthorization: Bearer key-2\r\n"
+        "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    ).encode()
+    whole = head + body
+    ending = whole.replace(b"Upgrade, ", b"Upgrade, close, ")
+    for text, parts in ((ending, 1), (ending, 2), (ending, 50), (whole + ending, 1)):
+        size = -(-len(text) // parts)
+        with socket.create_connection(("127.0.0.1", service.port), 30) as wire:
+            for start in range(0, len(text), size):
+                wire.sendall(text[start : start + size])
+                sleep(0.001)
+            told = _all(wire)
+        assert told.count(b"HTTP/1.1 200 OK") == (1 if text == ending else 2), told
+    with socket.create_connection(("127.0.0.1", service.port), 30) as wire:
+        wire.sendall(whole * 1200)  # at once, and each read again
+        assert wire.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_what_is_no_http_is_refused_in_the_same_form(service: Running) -> None:

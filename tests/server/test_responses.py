@@ -308,6 +308,42 @@ def test_what_is_not_served_is_refused_by_name(
     assert (error["param"], said in error["message"]) == (param, True), error
 
 
+def test_what_is_too_much_for_one_message_of_the_model_is_refused(service: Running) -> None:
+    """Items in a row are one message, and each of them alone is within the limits."""
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    part = {"type": "reasoning_text", "text": "a" * (3 << 20)}
+    asked: list[tuple[Any, str]] = [
+        ([call] * 129, "its tool_calls has more than 128 entries"),
+        ([{"type": "reasoning", "content": [part] * 2}], "its reasoning_content is longer than"),
+    ]
+    for items, said in asked:
+        answer = post(service, input=items, max_output_tokens=1)
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert error["param"] == "input"
+        assert said in error["message"]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])
+def test_a_number_that_json_cannot_write_is_refused_in_a_schema(
+    service: Running, number: str
+) -> None:
+    """The answer has the tools and the schema as they were sent."""
+    schema = {"type": "object", "properties": {"a": {"enum": [1, "here"]}}}
+    named = {"type": "json_schema", "name": "f", "schema": schema}
+    tool = {"type": "function", "name": "f", "parameters": schema}
+    asked: dict[str, Any] = {"tools": [tool], "text": {"format": named}}
+    for key, value in asked.items():
+        body = json.dumps({"input": "hi", key: value}).replace('"here"', number)
+        with service.client() as client:
+            headers = {"content-type": "application/json"}
+            answer = client.post("/v1/responses", content=body, headers=headers)
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert error["param"] == key
+        assert "has a number that is not finite" in error["message"]
+
+
 def test_what_asks_for_nothing_is_taken(client: openai.OpenAI) -> None:
     found = client.responses.create(
         **GREEDY,

@@ -67,7 +67,7 @@ def _check_op(where: str, op: Op) -> None:
     _check_callable(where, "run", op.run)
     a(where, "agrees", op.agrees, bool, "true or false")
     a(where, "decides", op.decides, str, "a text")
-    what = "pairs of a state and a class, as in (('cache', 'swap'),)"
+    what = "pairs of a state and a class, as in (('table', 'reader'),)"
     a(where, "classes", op.classes, LISTED, what)
     for pair in op.classes:
         if not _are_names(pair, 2):
@@ -89,7 +89,7 @@ def _check_state(state: State) -> None:
     _check_callable(where, "make", state.make)
     a(where, "keys", state.keys, (str, type(None)), "the name of a pool")
     a(where, "per_run", state.per_run, bool, "true or false")
-    what = "triples, as in (('swap', 'owner', 1),)"
+    what = "triples, as in (('reader', 'owner', 1),)"
     a(where, "leases", state.leases, LISTED, what)
     for lease in state.leases:
         if not isinstance(lease, LISTED) or len(lease) != 3 or not _are_names(lease[:2], 2):

@@ -507,9 +507,9 @@ def test_a_rounded_step_uploads_as_much_whatever_is_new() -> None:
     ("rows", "most"),
     [
         ((decoding(0, window=1, most=20),), 8),
-        ((decoding(0, window=1, most=34),), 10),
+        ((decoding(0, window=1, most=34),), 11),
         ((decoding(0, most=20), decoding(1, most=20)), 13),
-        ((decoding(0), decoding(1)), 15),
+        ((decoding(0), decoding(1)), 16),
         ((decoding(0, most=20), chunk(1, [3, 4, 5], prefix=())), 14),
     ],
     ids=["plain", "near its end", "drafts", "drafts, near their end", "with a prompt"],

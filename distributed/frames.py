@@ -10,6 +10,7 @@ import json
 import socket
 import struct
 from collections.abc import Iterator, Mapping
+from time import monotonic
 from typing import Any
 
 from .errors import GroupError
@@ -59,20 +60,24 @@ class Frames:
                 yield _message(body)
 
 
-def receive(connection: socket.socket, most_bytes: int) -> Message:
+def receive(connection: socket.socket, most_bytes: int, until: float) -> Message:
     """The first message of a connection, by which it is known whose it is.
 
-    Raises `BadFrame`, and `OSError` where the connection ends or its time is over.
+    `until`: when it has to be there as a whole, by `monotonic`. Raises `BadFrame`, and `OSError`
+    where the connection ends or its time is over.
     """
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, until))
     if not 0 < length <= most_bytes:
         raise BadFrame(f"a first frame of {length} bytes, more than {most_bytes} or none")
-    return _message(_exactly(connection, length))
+    return _message(_exactly(connection, length, until))
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _exactly(connection: socket.socket, count: int, until: float) -> bytes:
     found = b""
     while len(found) < count:
+        if (left := until - monotonic()) <= 0:
+            raise TimeoutError("the message did not come in time")
+        connection.settimeout(left)
         more = connection.recv(count - len(found))
         if not more:
             raise ConnectionError("the connection ended")

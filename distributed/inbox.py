@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..requests.inbox import Inbox, Taken
@@ -12,30 +13,27 @@ from .specs import spec_of
 from .verdicts import Verdicts
 
 MOST_BYTES = 8 << 20
-"""Of the requests of one entry, about. A batch that is handed in at once may be many times as long
-as what may be sent at once.
+"""Of the requests of one entry. A batch that is handed in at once may be many times as long as what
+may be sent at once.
 """
 
+Spec = Mapping[str, Any]
+"""What the log says of a request."""
 
-def _parts(requests: Sequence[Request]) -> list[list[Request]]:
+
+def _parts(requests: Sequence[Request]) -> list[list[Spec]]:
     """These in their order, in parts that can be sent; one at least, which may have none."""
-    parts: list[list[Request]] = [[]]
+    parts: list[list[Spec]] = [[]]
     room = MOST_BYTES
     for request in requests:
-        size = _size(request)
+        spec = spec_of(request)
+        size = len(json.dumps(spec))
         if size > room and parts[-1]:
             parts.append([])
             room = MOST_BYTES
-        parts[-1].append(request)
+        parts[-1].append(spec)
         room -= size
     return parts
-
-
-def _size(request: Request) -> int:
-    """Bytes of it in the log, about: a token id has up to seven digits, a letter up to six."""
-    grammar = request.params.grammar
-    letters = len(request.prompt) + (0 if grammar is None else len(grammar.source))
-    return 1024 + 8 * (len(request.prompt_ids) + len(request.output_ids)) + 6 * letters
 
 
 class LoggedInbox(Inbox):
@@ -53,12 +51,12 @@ class LoggedInbox(Inbox):
             step,
             open=taken.open,
             left=taken.left,
-            arrived=[spec_of(request) for request in first],
+            arrived=first,
             more=len(more),
             cancelled=[list(each) for each in taken.cancelled],
         )
         for part in more:
-            self._log.append("arrived", step, arrived=[spec_of(request) for request in part])
+            self._log.append("arrived", step, arrived=part)
         return taken
 
     def cancel(self, uid: int, error: str | None = None) -> None:

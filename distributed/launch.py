@@ -44,10 +44,10 @@ def launch(size: int, command: Sequence[str], grace_s: float = GRACE_S) -> Ended
     seconds later is killed, and so is what goes on when a rank has ended. Ranks that say
     `end_with_starter` end with this process. For the main thread.
     """
-    ranks = _Ranks()
+    ranks, meeting = _Ranks(), Meeting(size)
     try:
         with _passing_signals_on(ranks, grace_s):
-            with closing(Meeting(size)) as meeting:
+            with closing(meeting):
                 for rank in range(size):
                     # Ctrl-C in a terminal comes here alone.
                     process = meeting.start(rank, command, start_new_session=True)
@@ -57,6 +57,7 @@ def launch(size: int, command: Sequence[str], grace_s: float = GRACE_S) -> Ended
                 time.sleep(POLL_S)
     finally:
         ranks.kill()
+        meeting.over()
     return ranks.ended()
 
 

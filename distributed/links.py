@@ -24,6 +24,9 @@ HELLO_BYTES = 1 << 10
 CONNECT_S = 60.0
 """How long the ranks have to connect, all of them being there."""
 
+HELLO_S = 5.0
+"""How long one connection has to say whose it is: meanwhile no other is looked at."""
+
 BEATS = 4
 """Signs of life in the time after which a silent rank counts as gone."""
 
@@ -59,7 +62,7 @@ class Door:
             while len(found) < count:
                 self._socket.settimeout(max(0.01, deadline - monotonic()))
                 connection, _ = self._socket.accept()
-                rank = self._rank_of(connection)
+                rank = self._rank_of(connection, deadline)
                 if rank is None or not 0 < rank <= count or rank in found:
                     connection.close()
                 else:
@@ -68,18 +71,24 @@ class Door:
             self._socket.close()
         return found
 
-    def _rank_of(self, connection: socket.socket) -> int | None:
-        connection.settimeout(5.0)
+    def _rank_of(self, connection: socket.socket, deadline: float) -> int | None:
+        until = min(monotonic() + HELLO_S, deadline)
         try:
-            hello = receive(connection, HELLO_BYTES)
+            hello = receive(connection, HELLO_BYTES, until)
         except (BadFrame, OSError):
             return None
         secret, rank, pid = (hello.get(key) for key in ("secret", "rank", "pid"))
-        known = isinstance(secret, str) and hmac.compare_digest(secret, self.secret)
+        own = self.secret.encode()
+        known = isinstance(secret, str) and hmac.compare_digest(_bytes_of(secret), own)
         if not (known and isinstance(rank, int) and isinstance(pid, int)):
             return None
         self.processes.setdefault(rank, pid)
         return rank
+
+
+def _bytes_of(text: str) -> bytes:
+    """The bytes of any text that JSON may have, half a letter included."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def knock(host: str, port: int, secret: str, rank: int) -> socket.socket:
@@ -108,12 +117,20 @@ class _Peer:
         self.rank, self.connection = rank, connection
         self.frames, self.sending = Frames(), threading.Lock()
         self.heard, self.left = monotonic(), False
+        self.told = False  # the last message: no other follows, which might wait for ever
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, frame: bytes) -> None:
         with self.sending:
+            if self.told:
+                raise ConnectionError("nothing is sent any more")
             self.connection.sendall(frame)
+
+    def end(self) -> None:
+        """Say and hear nothing more; whoever sends or waits to gets an `OSError`."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def beat(self) -> None:
         """Say that this rank lives, unless something is being sent or cannot be."""
@@ -161,14 +178,21 @@ class Links:
                 peer.send(frame)
 
     def tell(self, message: Message) -> None:
-        """Send to all that can still be reached, and do not wait for those that cannot."""
+        """Send to all that can still be reached, and do not wait for those that cannot.
+
+        For the last message of all: where another thread has been sending for too long, it may
+        wait for a rank that takes nothing any more. That connection ends, and so does its wait.
+        """
         frame = framed(message)
         for peer in self._peers.values():
             if peer.sending.acquire(timeout=0.1):
+                peer.told = True
                 with suppress(OSError):
                     if _takes_more(peer.connection):
                         peer.connection.sendall(frame)
                 peer.sending.release()
+            else:
+                peer.end()
 
     def close(self) -> None:
         """Say farewell, and close all connections; whoever is sending is given up."""
@@ -181,8 +205,7 @@ class Links:
         """Close all connections."""
         self._over.set()
         for peer in self._peers.values():
-            with suppress(OSError):
-                peer.connection.shutdown(socket.SHUT_RDWR)
+            peer.end()
 
     def _read(self) -> None:
         """Listen until the end. Nobody would hear of an end that this thread has missed."""

@@ -55,6 +55,11 @@ class Meeting:
         """When all are started, and the socket is with rank 0. The pipe stays as it is."""
         self.socket.close()
 
+    def over(self) -> None:
+        """When all have ended: nobody has to be told any more that this process goes on."""
+        os.close(self._told)
+        os.close(self._held)
+
 
 def end_with_starter() -> None:
     """From now on this rank ends when the process that started it does, whatever it waits for.

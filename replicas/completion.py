@@ -28,7 +28,9 @@ FUTILE_MOVES = 6
 """How often in a row a completion moves without getting anywhere, before it ends with an error."""
 
 PATIENCE_S = 120.0
-"""How long it waits for a replica that takes it in: one that is started loads its model first."""
+"""How long it waits for a replica that takes it in: one that is started loads its model first.
+Those that are there may all have failed, and refuse it until then, however often it asks.
+"""
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
@@ -41,12 +43,16 @@ Tell = Callable[[Increment], None]
 class Completion:
     """Runs `work` on `fleet`, and tells what comes of it. `taken` is done when a replica has it.
 
-    `taken` raises what the replica raised of a work that it does not take in.
+    `taken` raises what the replica raised of a work that it does not take in. `waits`: a full queue
+    is waited for from the beginning, not only by a work that has begun. `brought`: the text of the
+    tokens that the work came with, with which its output begins.
     """
 
     fleet: Fleet
     work: Work
     tell: Tell
+    waits: bool = False
+    brought: str = ""
     patience_s: float = PATIENCE_S
     taken: asyncio.Future[None] = field(default_factory=asyncio.Future)
     moves: int = 0  # from a replica that was lost to another
@@ -57,10 +63,12 @@ class Completion:
     _text: str = ""
     _held: str = ""  # text of tokens told before: of a replica that ends it, and may yet be lost
     _moments: Moments = field(default_factory=Moments)
+    _had: bool = False  # the replica that is asked has taken it in
 
     async def run(self) -> None:
         """Until the output is told; cancelled, that of what was settled is."""
-        futile = in_vain = 0
+        futile = in_vain = 0  # moves from replicas that had it; attempts of any kind
+        since = perf_counter()
         try:
             while True:
                 before = len(self._tokens)
@@ -73,10 +81,13 @@ class Completion:
                     if not self._may_wait(error):
                         self._refused(error)
                         return
-                    futile, lost = -1, error  # a full queue is no replica that fails
-                got_on = len(self._tokens) > before
-                futile, in_vain = (0, 0) if got_on else (futile + 1, in_vain + 1)
-                if futile > FUTILE_MOVES:
+                    futile, since, lost = 0, perf_counter(), error  # no replica has failed
+                if len(self._tokens) > before:
+                    futile, in_vain, since = 0, 0, perf_counter()
+                else:
+                    futile, in_vain = futile + self._had, in_vain + 1
+                refused = in_vain > FUTILE_MOVES and perf_counter() - since >= self.patience_s
+                if futile > FUTILE_MOVES or refused:
                     self._refused(EngineError(f"no replica gets on with it: {shortly(lost)}"))
                     return
                 self.moves += isinstance(lost, ReplicaLost)
@@ -95,11 +106,12 @@ class Completion:
 
     async def _work(self) -> None:
         """Have one replica work on what is left. Raises `ReplicaLost`, or what it refuses it by."""
-        self._held = ""  # another one writes it again
+        self._held, self._had = "", False  # another one writes it again
         async with aclosing(self.fleet.generate(self.work.after(self._tokens))) as messages:
             first = await self._first(messages)
             if "refused" in first:
                 raise refusal(first)
+            self._had = True
             if not self.taken.done():
                 self.taken.set_result(None)
             async for message in messages:
@@ -120,8 +132,9 @@ class Completion:
             raise ReplicaLost("its replica said nothing") from None
 
     def _may_wait(self, error: Exception) -> bool:
-        """Whether a full queue is no reason to end: it has begun, so it waits for its turn."""
-        return self.taken.done() and getattr(error, "code", None) == "SW-QUEUE-FULL"
+        """Whether a full queue is no reason to end: one that has begun waits for its turn."""
+        begun = self.waits or self.taken.done()
+        return begun and getattr(error, "code", None) == "SW-QUEUE-FULL"
 
     def _settle(self, message: Message) -> None:
         tokens, logprobs = tuple(message["token_ids"]), logprobs_of(message)
@@ -167,8 +180,8 @@ class Completion:
             RequestOutput(
                 id=self.work.id,
                 prompt="",
-                text=self._text,
-                token_ids=tuple(self._tokens),
+                text=self.brought + self._text,
+                token_ids=(*self.work.params.settled_token_ids, *self._tokens),
                 finish_reason=reason,
                 error=error,
                 logprobs=tuple(self._logprobs) if asked else None,

@@ -100,7 +100,8 @@ class Routed:
 
     async def generate(self, work: Work) -> AsyncGenerator[Message]:
         """The messages of the replica that the router chooses."""
-        await self._some.wait()
+        while not self._replicas:  # one may have come, and be gone again
+            await self._some.wait()
         blocks = blocks_of(work.prompt_ids, work.cache_salt)
         name = self._router.choose(blocks, len(work.prompt_ids))[0]
         self._router.begun(name, blocks)

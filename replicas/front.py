@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
+from ..models.tokenizer import StreamDecoder
 from ..requests.increment import Increment
 from ..requests.params import SamplingParams
 from ..serving.engine import EngineError
@@ -35,7 +37,10 @@ class ManyEngines:
     tools, is made by whoever listens: no replica holds a part of it.
     """
 
-    def __init__(self, config: PipelineConfig, fleet: Fleet, about: About) -> None:
+    def __init__(
+        self, config: PipelineConfig, fleet: Fleet, about: About, *, waits: bool = False
+    ) -> None:
+        """`waits`: prompts wait where the queues of all replicas are full, and are not refused."""
         self.config = config
         self.fleet = fleet
         self.limits = about.limits
@@ -44,6 +49,7 @@ class ManyEngines:
         self.tokenizer = self._prompts.tokenizer
         self.images = self._prompts.images
         self.most_characters = self._prompts.most_characters
+        self._waits = waits
         self._ids = count()
         self._live: dict[Completion, asyncio.Task[None]] = {}
         self._refusal: str | None = None
@@ -83,28 +89,33 @@ class ManyEngines:
             RequestError: what an engine cannot serve, or, with code SW-QUEUE-FULL, not now.
             GrammarError: a grammar that is wrong to begin with.
             ConfigError: a prompt whose keys are wrong.
-            EngineError: while this front drains, or where no replica gets on with it.
+            EngineError: while this front drains, or ends it before a replica has it, or where no
+                replica gets on with it.
         """
         if self._refusal is not None:
             raise EngineError(self._refusal)
         name = str(next(self._ids)) if id is None else id
-        tokens, asked = await asyncio.to_thread(self._read, prompt, params, name)
+        tokens, asked, brought = await asyncio.to_thread(self._read, prompt, params, name)
         if self._refusal is not None:  # since it was read
             raise EngineError(self._refusal)
         stream = FleetStream(tokens)
         for work in works(name, tokens, asked, cache_salt):
-            completion = Completion(self.fleet, work, stream.tell)
+            completion = Completion(self.fleet, work, stream.tell, self._waits, brought)
             task = asyncio.create_task(completion.run())
             self._live[completion] = task
             task.add_done_callback(partial(self._over, completion))
             stream.add(completion, task)
         try:
             await asyncio.gather(*(each.taken for each in stream.completions))
-        except BaseException:
+        except BaseException as error:
             stream.cancel()
             await asyncio.gather(
                 *(each.taken for each in stream.completions), return_exceptions=True
             )
+            caller = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and not (caller and caller.cancelling()):
+                said = self._refusal or "the request was ended before a replica took it in"
+                raise EngineError(said) from error
             raise
         return stream
 
@@ -136,9 +147,15 @@ class ManyEngines:
 
     def _read(
         self, prompt: Prompt, params: SamplingParams | None, name: str
-    ) -> tuple[tuple[int, ...], SamplingParams]:
+    ) -> tuple[tuple[int, ...], SamplingParams, str]:
+        """Its tokens, what it asks for, and the text of the tokens that its output begins with."""
         line = self._prompts.read(prompt, name)
-        return self._prompts.encode(line).ids, self._prompts.params(line, params)
+        tokens, asked = self._prompts.encode(line).ids, self._prompts.params(line, params)
+        brought = ""
+        if asked.settled_token_ids:
+            with suppress(Exception):  # whatever a tokenizer raises of them: a replica refuses them
+                brought = StreamDecoder(self.tokenizer, tokens).push(asked.settled_token_ids)
+        return tokens, asked, brought
 
     def _over(self, completion: Completion, task: asyncio.Task[None]) -> None:
         del self._live[completion]

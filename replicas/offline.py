@@ -8,14 +8,18 @@ with Replicated("async_grammar", replicas=4) as llm:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from ..configs.errors import ConfigError
+from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
+from ..requests.complaints import shown
 from ..requests.increment import Increment
 from ..requests.params import RequestError, SamplingParams
 from ..requests.request import RequestOutput
@@ -28,7 +32,9 @@ from .front import ManyEngines
 from .scale import Scale
 
 AHEAD = 2
-"""Prompts under way for each row of all replicas: so a row that is free has a prompt at once."""
+"""Completions under way for each row of all replicas: so a row that is free has one at once."""
+
+T = TypeVar("T")
 
 
 class Replicated:
@@ -38,7 +44,8 @@ class Replicated:
     cluster of RAY_ADDRESS, or on this machine, and ends them with `close`. An engine that is lost
     costs no prompt: another one goes on with it. Needs the extra `ray`.
 
-    Raises `RayUnavailable`, and what `LLM` raises for its arguments.
+    Raises `RayUnavailable`, `EngineError` for a number of replicas that is none, and what `LLM`
+    raises for its arguments.
     """
 
     def __init__(
@@ -50,11 +57,19 @@ class Replicated:
         overrides: Mapping[str, Any] | None = None,
     ) -> None:
         config = chosen(model, pipeline, overrides)
+        if type(replicas) is not int or replicas < 1:
+            raise EngineError(
+                f"replicas must be a whole number of at least 1, not {shown(replicas)}"
+            )
         from .on_ray import RayFleet
 
         fleet = RayFleet(config, Scale(replicas, replicas), f"stepweave-{uuid4().hex[:8]}")
         self._end = fleet.close
-        self._batch = Batch(config, fleet, fleet.about(), replicas)
+        try:
+            self._batch = Batch(config, fleet, fleet.about(), replicas)
+        except BaseException:
+            fleet.close()
+            raise
 
     def __enter__(self) -> Replicated:
         return self
@@ -74,10 +89,10 @@ class Replicated:
 
 
 class Batch:
-    """Prompts that are all there, on any fleet."""
+    """Prompts that are all there, on any fleet: those for which no queue has room wait for it."""
 
     def __init__(self, config: PipelineConfig, fleet: Fleet, about: About, replicas: int) -> None:
-        self._front = ManyEngines(config, fleet, about)
+        self._front = ManyEngines(config, fleet, about, waits=True)
         self._under_way = AHEAD * replicas * about.limits.max_rows
 
     def generate(
@@ -89,14 +104,23 @@ class Batch:
         """
         many = each_prompt(prompts)
         asked = params_for_each(params, len(many))
-        return asyncio.run(self._all(list(zip(many, asked, strict=True))))
+        return to_its_end(self._all(list(zip(many, asked, strict=True))))
 
-    async def _all(self, work: Sequence[tuple[Prompt, SamplingParams | None]]) -> Any:
-        turn = asyncio.Semaphore(self._under_way)
+    async def _all(
+        self, work: Sequence[tuple[Prompt, SamplingParams | None]]
+    ) -> list[RequestOutput]:
+        places, turn = asyncio.Semaphore(self._under_way), asyncio.Lock()
 
         async def one(index: int, prompt: Prompt, params: SamplingParams | None) -> RequestOutput:
-            async with turn:
+            needed = min(completions(prompt, params), self._under_way)
+            async with turn:  # one after the other: nobody keeps a part of the places and waits
+                for _ in range(needed):
+                    await places.acquire()
+            try:
                 return await self._one(index, prompt, params)
+            finally:
+                for _ in range(needed):
+                    places.release()
 
         return await asyncio.gather(*(one(index, *each) for index, each in enumerate(work)))
 
@@ -122,3 +146,37 @@ class Batch:
         await over
         choices = tuple(output for _, output in sorted(outputs.items()))
         return choices[0] if len(choices) == 1 else replace(choices[0], id=id, choices=choices)
+
+
+def completions(prompt: Prompt, params: SamplingParams | None) -> int:
+    """How many a prompt asks for, which a line may say itself; 1 where that is no number."""
+    line = prompt.parameters if isinstance(prompt, PromptLine) else prompt
+    own = line.get("n") if isinstance(line, Mapping) else None
+    asked = (1 if params is None else params.n) if own is None else own
+    return asked if isinstance(asked, int) else 1
+
+
+def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """What comes of `work`, on a thread of its own where a loop runs, as in a notebook. What
+    interrupts the caller ends it.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    begun: Future[Callable[[], object]] = Future()
+
+    async def on_thread() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+        begun.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+        return await task
+
+    with ThreadPoolExecutor(1, "stepweave-batch") as thread:
+        done = thread.submit(asyncio.run, on_thread())
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():
+                with suppress(RuntimeError):  # it has come to its end just now
+                    begun.result()()
+            raise

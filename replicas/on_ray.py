@@ -111,6 +111,11 @@ class RayFleet:
             if scale is not None:
                 self._require_room(scale)
                 self._deploy(scale)
+            elif found is None and self._there:
+                raise RayUnavailable(
+                    f"the replicas {app!r} on the cluster do not answer: they are being started, "
+                    "or could not be"
+                )
             elif found is None:
                 raise RayUnavailable(f"no replicas named {app!r} are on the cluster")
         except (RayError, RayServeException, ConnectionError, RuntimeError, ValueError) as error:
@@ -125,16 +130,17 @@ class RayFleet:
         return cls(config, None, app)
 
     def _find(self) -> About | None:
-        """What is known of replicas of this name that are there; None where there are none.
+        """What is known of replicas of this name that are there; None where none answers, as where
+        the last ones could not be started.
 
         Raises `RayUnavailable` where they run another pipeline.
         """
-        if self._app not in serve.status().applications:
+        if not self._there:
             return None
-        self._attach()
         try:
+            self._attach()
             found = About.of(self._handle.about.remote().result(timeout_s=ANSWER_S))
-        except TimeoutError:
+        except (TimeoutError, RayServeException):
             return None
         if (other := Likeness.of(self._config).difference(found.pipeline)) is not None:
             raise RayUnavailable(
@@ -142,6 +148,11 @@ class RayFleet:
                 "with the same settings and models, or name others with --fleet"
             )
         return found
+
+    @property
+    def _there(self) -> bool:
+        """Whether the cluster knows replicas of this name, whatever they do."""
+        return self._app in serve.status().applications
 
     @property
     def live(self) -> int:

@@ -17,6 +17,7 @@ from ..requests.plain_params import params_of, read_params
 from ..requests.request import RequestOutput, TokenLogprob
 from ..serving.engine import EngineError
 from ..structured.grammar import GrammarError
+from ..structured.service import QueueFull
 
 Message = Mapping[str, Any]
 
@@ -77,7 +78,7 @@ def refusal(message: Message) -> Exception:
     """The error of a message that says `refused`: of the type that the engine raised."""
     kind, said, code = message["refused"]
     if kind == GrammarError.__name__:
-        return GrammarError(said)
+        return (QueueFull if code == QueueFull.code else GrammarError)(said)
     return {each.__name__: each for each in (RequestError, EngineError)}[kind](said, code=code)
 
 

@@ -152,7 +152,7 @@ class Service:
             self.engine.totals.requests += len(tickets)
             for ticket in tickets:
                 self._live |= dict.fromkeys((each.uid for each in ticket.requests), ticket)
-            going = [each for each in tickets if each.grammar is not None or not each.whole]
+            going = [each for each in tickets if each.grammar is not None or not _whole(each)]
             for ticket in going:
                 if ticket.grammar is not None:
                     self.table.open()
@@ -191,6 +191,7 @@ class Service:
     def _compiled(self, ticket: Ticket, future: Future[CompiledGrammar]) -> None:
         """Its grammar is there, or is not; on the thread that compiled it."""
         grammar = failure = None
+        whole = _whole(ticket)  # what its grammar says of itself is all that it lacks
         try:
             grammar = future.result()
         except Exception as error:  # whatever a compiler raises concerns this request alone
@@ -202,12 +203,12 @@ class Service:
                 return  # cancelled meanwhile
             for request in ticket.requests:
                 request.grammar = grammar
-            if failure is None and not ticket.whole:
+            if failure is None and not whole:
                 self.table.submit_all(ticket.requests)
             self.table.close()
             self._driver.drive()
-        if failure is not None or ticket.whole:
-            self._end(ticket, None if ticket.whole else failure)
+        if failure is not None or whole:
+            self._end(ticket, None if whole else failure)
 
     def _delivered(self, ticket: Ticket, uid: int, increment: Increment) -> None:
         """On the driver's thread, or that of whoever ends a request which never began."""
@@ -414,3 +415,8 @@ class Service:
         self.wait(CLOSING_S if self.leads else None)
         self._role.leave()
         self.intake.close()
+
+
+def _whole(ticket: Ticket) -> bool:
+    """Whether it is of one request that came with its whole output: nothing is computed for it."""
+    return ticket.requests[0].finish_reason is not None

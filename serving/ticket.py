@@ -40,13 +40,6 @@ class Ticket:
         return len(self.requests)
 
     @property
-    def whole(self) -> bool:
-        """Whether it came with its whole output: nothing is computed, but its grammar is asked what
-        it says of itself.
-        """
-        return self.requests[0].brought > 0 and self.requests[0].finish_reason is not None
-
-    @property
     def ended(self) -> bool:
         """Whether every completion has its output."""
         return len(self.outputs) == len(self.requests)

@@ -41,6 +41,7 @@ class _Nothing:
     def end(self, op: str, step: int) -> None: ...
 
 
+MOST_STEPS = 1 << 20
 MOMENTS: tuple[Boundary, ...] = ("begin", "end")
 
 
@@ -111,6 +112,11 @@ def refuse_ranks(where: str, plan: Plan) -> None:
         )
 
 
+def _require_steps(where: str, steps: int) -> None:
+    """Raises `GraphError` for a run without steps: it would show nothing, whatever the plan is."""
+    arguments.whole(where, "steps", steps, 1, MOST_STEPS)
+
+
 def explore(
     plan: Plan,
     *,
@@ -123,10 +129,12 @@ def explore(
 
     `steps`: None for as many as show every access of the plan in a steady state. Ends with the
     first failure, which it returns. Raises `GraphError` if `plan` is not a plan, or of several
-    ranks.
+    ranks, or if `steps` is less than 1.
     """
     arguments.a("explore", "plan", plan, Plan, arguments.A_PLAN)
     refuse_ranks("explore", plan)
+    if steps is not None:
+        _require_steps("explore", steps)
     seen: set[bytes] = set()
     tried = 0
     for explorer, seed, schedule in _attempts(plan, steps, seeds, directed=directed):
@@ -159,10 +167,12 @@ def _attempts(
 def replay(plan: Plan, seed: int, *, steps: int | None = None) -> Failure | None:
     """The failure that `explore` found with this seed, as it came; None if there is none.
 
-    Raises `GraphError` if `plan` is not a plan, or one of several ranks.
+    Raises `GraphError` as `explore` does.
     """
     arguments.a("replay", "plan", plan, Plan, arguments.A_PLAN)
     refuse_ranks("replay", plan)
+    if steps is not None:
+        _require_steps("replay", steps)
     drawn = Random(seed) if plan.graph.told_by is not None else None
     explorer = Explorer(plan, steps, drawn)
     _, failure = explorer.attempt(explorer.random(seed))
@@ -178,10 +188,12 @@ def explore_exhaustively(plan: Plan, *, steps: int = 2, limit: int = 200_000) ->
     there is one, it is taken first, and no other is tried in its place (a persistent set of one:
     Godefroid 1996, "Partial-order methods for the verification of concurrent systems"). Ends with
     the first failure, which it returns. Where a value tells the modes of steps, that is done for
-    every word of them. Raises `GraphError` if `plan` is not a plan, or one of several ranks.
+    every word of them. That ops may run ahead without end no run of so few steps shows: it is
+    looked for last. Raises `GraphError` as `explore` does.
     """
     arguments.a("explore_exhaustively", "plan", plan, Plan, arguments.A_PLAN)
     refuse_ranks("explore_exhaustively", plan)
+    _require_steps("explore_exhaustively", steps)
     told = plan.graph.told_by is not None
     names = [mode.name for mode in plan.graph.modes]
     found = Exploration(0, 0, complete=True)
@@ -195,8 +207,9 @@ def explore_exhaustively(plan: Plan, *, steps: int = 2, limit: int = 200_000) ->
             found.states + one.states,
         )
         if not one.complete:
-            break
-    return found
+            return found
+    runaway = Explorer(plan, steps).runaway()
+    return found if runaway is None else replace(found, failure=runaway, complete=False)
 
 
 def _every_interleaving(explorer: Explorer, limit: int) -> Exploration:
@@ -264,7 +277,7 @@ class Explorer:
     ) -> None:
         self.plan = with_keys(plan)
         self.program = Program.of(plan)
-        self.middle, enough = _window(plan)
+        self.middle, enough = _window(self.plan)
         self.steps = enough if steps is None else steps
         if isinstance(word, Random):
             word = word.choices([mode.name for mode in plan.graph.modes], k=self.steps)

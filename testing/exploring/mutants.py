@@ -211,6 +211,8 @@ def _dropped(plan: Plan) -> Iterator[Mutant]:
             graph = _with_ops(plan.graph, {name: op})
             yield from _compiled(plan, graph, "access", f"{name} reads {read}, undeclared")
         for written in vertex.op.writes:
+            if written == plan.graph.told_by:
+                continue  # steps have a mode because an op tells it
             if written in plan.graph.values and plan.graph.values[written].turn is not None:
                 continue  # it shares slots with the versions of other firings: no outside has these
             op = replace(vertex.op, writes=_without(vertex.op.writes, written))
@@ -247,7 +249,7 @@ def _compiled(plan: Plan, declared: StepGraph, kind: MutantClass, what: str) -> 
 
 def what_runs(plan: Plan) -> tuple[object, ...]:
     """All of a plan that is acted on: equal for plans that run alike."""
-    waits = sorted((w.source, w.target, w.distance) for w in plan.waits)
+    waits = sorted((w.source, w.target, w.distance, w.told, w.modes or ()) for w in plan.waits)
     actors = sorted((actor, program) for actor, program in plan.actors.items())
     slots = sorted(plan.slots.items(), key=lambda each: each[0])
     return tuple(actors), tuple(waits), tuple(slots), plan.leases

@@ -55,10 +55,14 @@ class Unreadable:
 
 @dataclass
 class Ran:
-    """One run of a plan under a schedule: who made each event, and how many steps began."""
+    """One run of a plan under a schedule: who made each event, and how many steps began.
+
+    `word`: the modes of the steps, where a value tells them.
+    """
 
     actors: list[str] = field(default_factory=list)
     steps: int = 0
+    word: tuple[str, ...] = ()
     failure: NodeFailure | InterleavingFailed | StuckWait | None = None
 
 
@@ -103,6 +107,9 @@ class Interleaved:
             raise
         finally:
             ran.steps = ops.frontier.steps
+            if plan.graph.told_by is not None:
+                first = plan.graph.modes[0].name  # of a step that failed before it told its mode
+                ran.word = tuple(told.mode_of(step) or first for step in range(ran.steps))
         return ops.report()
 
     def _moments(self) -> Callable[[], bool]:
@@ -190,6 +197,7 @@ def _difference(
 ) -> str | None:
     try:
         result = serve(executor)
+        differs = bool(result != expected)  # it may hold an `Unreadable`, which refuses to be asked
     except UnsoundPlan:
         raise  # nothing ran: to see what a refused plan does, serve it by `Unverified`
     except StepweaveError as error:
@@ -198,7 +206,7 @@ def _difference(
     failed = next((failure for failure in failures if failure is not None), None)
     if failed is not None:
         return failed.message
-    if result != expected:
+    if differs:
         return f"the result is {result!r}, and {expected!r} by the serial program"
     return None
 
@@ -206,7 +214,7 @@ def _difference(
 def _met(plan: Plan, executor: Interleaved, what: str, told: str) -> Failure:
     """The two accesses that met, as the same order of events on histories shows them."""
     for ran in executor.runs:
-        explorer = Explorer(plan, max(1, ran.steps))
+        explorer = Explorer(plan, max(1, ran.steps), ran.word)
         _, failure = explorer.attempt(Replay(ran.actors))
         if failure is not None:
             return replace(failure, what=f"{what}\n  since    {failure.what}", schedule=told)

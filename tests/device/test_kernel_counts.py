@@ -30,9 +30,9 @@ def test_three_drafts_of_an_eagle3_head(interpreted: Interpreter) -> None:
     ("rows", "launches"),
     [
         ((decoding(0, window=1, most=20), decoding(1, window=1, most=20)), 5),
-        ((decoding(0, window=1), decoding(1, window=1)), 7),
+        ((decoding(0, window=1), decoding(1, window=1)), 8),
         ((decoding(0, most=20), decoding(1, most=20)), 10),
-        ((decoding(0), decoding(1)), 12),
+        ((decoding(0), decoding(1)), 13),
         ((decoding(0, most=20), chunk(1, [3, 4, 5], prefix=())), 11),
     ],
     ids=["plain", "near its end", "drafts", "drafts, near their end", "with a prompt"],

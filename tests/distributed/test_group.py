@@ -9,11 +9,15 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
+from contextlib import suppress
+from time import sleep
 from typing import Any
 
 import pytest
 
 from stepweave.distributed import group as group_module
+from stepweave.distributed import links as links_module
 from stepweave.distributed.errors import GroupEnded, NoRanks
 from stepweave.distributed.frames import BEAT, BadFrame, Frames, framed
 from stepweave.distributed.group import Group
@@ -55,6 +59,43 @@ def test_who_does_not_know_the_secret_is_turned_away() -> None:
     accepted[1].sendall(b"hello")
     assert friend.recv(5) == b"hello"
     assert stranger.recv(5) == b"", "its connection was closed"
+    for each in (stranger, friend, accepted[1]):
+        each.close()
+
+
+@pytest.mark.parametrize("secret", ["wröng", "\ud800"], ids=["umlaut", "half a letter"])
+def test_a_secret_may_be_any_text_and_is_wrong_all_the_same(secret: str) -> None:
+    door = Door("127.0.0.1")
+    stranger = knock("127.0.0.1", door.port, secret, 1)
+    friend = knock("127.0.0.1", door.port, door.secret, 1)
+    accepted = door.accept(1)
+    assert stranger.recv(5) == b"", "its connection was closed"
+    for each in (stranger, friend, accepted[1]):
+        each.close()
+
+
+def test_who_says_whose_it_is_letter_by_letter_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links_module, "HELLO_S", 0.3)
+    door = Door("127.0.0.1")
+    stranger = socket.create_connection(("127.0.0.1", door.port))
+    over = threading.Event()
+
+    def dribble() -> None:
+        hello = framed({"kind": "hello", "rank": 1, "secret": door.secret, "pid": 7})
+        with suppress(OSError):  # it is turned away
+            for each in hello:
+                stranger.sendall(bytes([each]))
+                over.wait(0.1)
+
+    slow = threading.Thread(target=dribble)
+    slow.start()
+    friend = knock("127.0.0.1", door.port, door.secret, 1)
+    accepted = door.accept(1)
+    over.set()
+    slow.join(LONG_S)
+    assert door.processes == {1: os.getpid()}
     for each in (stranger, friend, accepted[1]):
         each.close()
 
@@ -141,6 +182,34 @@ def test_a_rank_that_says_nothing_is_named_and_its_process_ends_with_this_one() 
     atexit.unregister(group._at_exit)
     ours.close()
     theirs.close()
+
+
+def test_who_sends_to_a_rank_that_takes_nothing_is_released_when_the_group_ends() -> None:
+    ours = socket.create_server(("127.0.0.1", 0))
+    stopped = socket.create_connection(ours.getsockname())
+    connection, _ = ours.accept()
+    group = Group(Ranks(0, 2, 0, 2), {1: connection}, silence_s=LONG_S)
+    group.start()
+    told: list[str] = []
+
+    def send(size: int) -> None:
+        with pytest.raises(GroupEnded) as failure:
+            group.send({"kind": "log", "arrived": "x" * size})
+        told.append(failure.value.message)
+
+    senders = [threading.Thread(target=send, args=(30 << 20,)) for _ in range(2)]
+    for each in senders:
+        each.start()
+    while not group._links._peers[1].sending.locked():
+        sleep(0.01)
+    group.end("the reason")
+    for each in senders:
+        each.join(LONG_S)
+    assert told == ["the group of 2 ranks has ended: the reason"] * 2
+    group.close()
+    atexit.unregister(group._at_exit)
+    ours.close()
+    stopped.close()
 
 
 def test_a_rank_that_speaks_another_protocol_ends_the_group() -> None:

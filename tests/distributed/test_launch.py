@@ -56,6 +56,15 @@ def test_every_rank_knows_its_place_and_rank_0_has_the_socket_where_they_meet(
     assert found == [[*"0033", "socket"], [*"1133"], [*"2233"]]
 
 
+def test_nothing_stays_open_when_all_have_ended() -> None:
+    def opened() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = opened()
+    assert launched("exit 0") == Ended(0)
+    assert opened() == before
+
+
 def test_who_goes_on_when_a_rank_has_ended_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "LINGER_S", 0.1)
     assert launched("[ $RANK = 1 ] && exit 4; exec sleep 1000") == Ended(4)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stepweave import AsyncLLM, SamplingParams
-from stepweave.replicas.completion import FUTILE_MOVES, Completion
+from stepweave.replicas.completion import FUTILE_MOVES, PATIENCE_S, Completion
 from stepweave.replicas.errors import ReplicaLost
 from stepweave.replicas.fleet import Routed
 from stepweave.replicas.front import FleetStream, ManyEngines
@@ -23,6 +23,7 @@ from stepweave.requests.params import RequestError
 from stepweave.requests.request import RequestOutput
 from stepweave.serving.engine import EngineError
 from stepweave.structured.grammar import GrammarError
+from stepweave.structured.service import QueueFull
 from tests.replicas.fleets import Cut, Local, after
 
 STORY = "Write a short story about a fox named Ida."
@@ -126,6 +127,25 @@ def test_wherever_the_cut_is_nothing_is_lost_or_told_twice(
     runner.run(served())
 
 
+def test_lost_behind_the_last_token_it_says_what_its_grammar_says(
+    llm: AsyncLLM, runner: asyncio.Runner
+) -> None:
+    schema = {"type": "array", "items": {"type": "integer", "multipleOf": 3}, "minItems": 40}
+    params = SamplingParams(max_tokens=12, structured_outputs={"json": schema})
+
+    async def served(*cuts: Cut) -> RequestOutput:
+        async with front_of(llm, *cuts) as (front, replicas):
+            _, [output] = await whole(await front.submit(PERSON, params))
+            assert all(each.lost for each in replicas[: len(cuts)])
+            return output
+
+    expected = runner.run(served())
+    assert expected.notes
+    found = runner.run(served(after(len(expected.token_ids))))
+    assert (found.text, found.finish_reason) == (expected.text, expected.finish_reason)
+    assert (found.notes, found.warnings) == (expected.notes, expected.warnings)
+
+
 def test_each_of_n_completions_is_what_it_is_on_one_engine(
     llm: AsyncLLM, runner: asyncio.Runner
 ) -> None:
@@ -195,6 +215,26 @@ def test_cancelled_it_has_what_was_settled_and_its_replica_works_no_more(
     runner.run(served())
 
 
+def test_cancelled_its_output_begins_with_the_tokens_that_it_came_with(
+    llm: AsyncLLM, runner: asyncio.Runner
+) -> None:
+    async def served() -> None:
+        async with front_of(llm) as (front, _):
+            _, [begun] = await whole(await front.submit(STORY, SamplingParams(max_tokens=10)))
+            params = SamplingParams(
+                max_tokens=400, ignore_eos=True, settled_token_ids=begun.token_ids
+            )
+            stream = await front.submit(STORY, params)
+            stream.cancel()
+            told, [output] = await whole(stream)
+            assert output.finish_reason == "cancelled"
+            new = sum((each.token_ids for each in told), ())
+            assert output.token_ids == (*begun.token_ids, *new)
+            assert output.text == begun.text + "".join(each.text for each in told)
+
+    runner.run(served())
+
+
 def test_a_front_that_drains_ends_what_runs_and_takes_nothing_in(
     llm: AsyncLLM, runner: asyncio.Runner
 ) -> None:
@@ -238,14 +278,17 @@ async def said(script: list[Message]) -> AsyncGenerator[Message]:
 
 
 def outcome(
-    monkeypatch: pytest.MonkeyPatch, *scripts: list[Message]
+    monkeypatch: pytest.MonkeyPatch,
+    *scripts: list[Message],
+    waits: bool = False,
+    patience_s: float = PATIENCE_S,
 ) -> tuple[Completion, Scripted, list[Increment]]:
     """A completion after its end."""
     monkeypatch.setattr("stepweave.replicas.completion._FIRST_PAUSE_S", 0.0)
     fleet, told = Scripted(*scripts), list[Increment]()
 
     async def run() -> Completion:
-        made = Completion(fleet, WORK, told.append)
+        made = Completion(fleet, WORK, told.append, waits=waits, patience_s=patience_s)
         await made.run()
         return made
 
@@ -310,14 +353,47 @@ def test_once_begun_it_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyP
         done.taken.result()
 
 
+def test_what_may_wait_does_so_before_it_has_begun_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = {"output": _output((5,)), "blame": None}
+    full = [refused(RequestError("full", code="SW-QUEUE-FULL"))]
+    grammars = [refused(QueueFull("full"))]
+    script = [*[full, grammars] * 12, [TAKEN, TOKEN, end]]
+    done, fleet, _ = outcome(monkeypatch, *script, waits=True)
+    assert len(fleet.asked) == 25
+    assert done.output is not None
+    assert done.output.error is None
+    done, fleet, _ = outcome(monkeypatch, [refused(RequestError("too long"))], waits=True)
+    assert len(fleet.asked) == 1
+    assert isinstance(done.taken.exception(), RequestError)
+
+
 def test_a_replica_that_drains_hands_on(monkeypatch: pytest.MonkeyPatch) -> None:
     end = {"output": _output(()), "blame": None}
     done, fleet, _ = outcome(monkeypatch, [refused(EngineError("it drains"))], [TAKEN, end])
     assert len(fleet.asked) == 2
-    done, _, told = outcome(monkeypatch, [refused(EngineError("it drains"))])
+    drains = refused(EngineError("it drains"))
+    done, _, told = outcome(monkeypatch, [drains], patience_s=0.1)
     with pytest.raises(EngineError, match="no replica gets on"):
         done.taken.result()
     assert told == []
+
+
+def test_a_stream_waits_for_the_successor_of_the_only_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its engine has failed, though its process lives: it refuses at once, however often asked."""
+    failed = [refused(EngineError("the engine has failed"))]
+    end = {"output": _output((5, 5)), "blame": None}
+    done, fleet, _ = outcome(
+        monkeypatch, [TAKEN, TOKEN], *[failed] * 40, [TAKEN, TOKEN, end], patience_s=300.0
+    )
+    assert len(fleet.asked) == 42
+    assert done.output is not None
+    assert done.output.error is None
+    done, fleet, _ = outcome(monkeypatch, [TAKEN, TOKEN], failed, patience_s=0.1)
+    assert len(fleet.asked) > FUTILE_MOVES
+    assert done.output is not None
+    assert done.output.error == "no replica gets on with it: ReplicaLost: the engine has failed"
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["first", "later"])
@@ -434,7 +510,7 @@ def test_what_is_cancelled_before_its_first_turn_tells_who_waits(
 
         asked = create(front.submit("hi"))
         monkeypatch.setattr(asyncio, "create_task", at_once)
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(EngineError, match="ended before a replica took it in"):
             await asyncio.wait_for(asked, 60)
         monkeypatch.undo()
         assert front.queued == 0
@@ -442,3 +518,25 @@ def test_what_is_cancelled_before_its_first_turn_tells_who_waits(
         await front.close()
 
     runner.run(cancelled())
+
+
+def test_a_drain_ends_what_no_replica_has_with_the_reason_and_whoever_gives_up_is_cancelled(
+    llm: AsyncLLM, runner: asyncio.Runner
+) -> None:
+    async def drained() -> None:
+        front = ManyEngines(llm.config, Routed(), about(llm))
+        asked = asyncio.create_task(front.submit("hi", SamplingParams(n=2, temperature=1.0)))
+        given_up = asyncio.create_task(front.submit("hi"))
+        while front.queued < 3:
+            await asyncio.sleep(0.01)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        assert not await front.drain(0.0)
+        front.cancel_all()
+        with pytest.raises(EngineError, match="draining"):
+            await asyncio.wait_for(asked, 60)
+        assert front.queued == 0
+        await front.close()
+
+    runner.run(drained())

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepweave.replicas.fleet import Routed
 from stepweave.replicas.routing import BLOCK, DOUBT_S, REMEMBERED, Known, Router, blocks_of, choose
+from stepweave.replicas.work import TAKEN, Message, Work
+from stepweave.requests.params import SamplingParams
 
 NAMES = ("a", "b", "c")
 counts = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 40), min_size=1)
@@ -135,3 +141,31 @@ def test_the_oldest_blocks_are_forgotten_and_the_first_of_a_prompt_last() -> Non
     known.note(range(REMEMBERED, REMEMBERED + 10))
     assert len(known.blocks) == REMEMBERED
     assert known.cached(range(REMEMBERED - 1)) == (REMEMBERED - 10) * BLOCK
+
+
+class Ready:
+    """A replica that takes everything."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def generate(self, work: Message) -> AsyncGenerator[Message]:
+        yield TAKEN
+
+
+def test_a_work_waits_for_a_replica_that_stays_when_one_comes_and_goes_at_once() -> None:
+    async def waited() -> list[Message]:
+        fleet = Routed()
+
+        async def served() -> list[Message]:
+            return [each async for each in fleet.generate(Work("a", 0, (1,), SamplingParams()))]
+
+        asked = asyncio.create_task(served())
+        await asyncio.sleep(0)
+        fleet.add(Ready("a"))
+        fleet.drop("a")
+        await asyncio.sleep(0)
+        fleet.add(Ready("b"))
+        return await asyncio.wait_for(asked, 60)
+
+    assert asyncio.run(waited()) == [TAKEN]

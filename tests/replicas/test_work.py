@@ -32,6 +32,7 @@ from stepweave.requests.request import RequestOutput, TokenLogprob
 from stepweave.serving.alike import Likeness, NamedModel
 from stepweave.serving.engine import EngineError
 from stepweave.structured.grammar import GrammarError
+from stepweave.structured.service import QueueFull
 
 LOGPROBS = (TokenLogprob(5, -0.25, 1, ((5, -0.25), (7, float("-inf")))), TokenLogprob(9, -3.0, 4))
 PARAMS = [
@@ -121,6 +122,7 @@ def test_an_output_is_the_same(output: RequestOutput) -> None:
         RequestError("too long", code="SW-LENGTH"),
         RequestError("no"),
         GrammarError("json: not a schema"),
+        QueueFull("1024 grammars wait to be compiled"),
         EngineError("it drains"),
     ],
     ids=repr,

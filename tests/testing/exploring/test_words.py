@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from stepweave.executors.run import run
+from stepweave.executors.run_arguments import RunArguments
 from stepweave.graph.plan import Plan, Wait
+from stepweave.testing.exploring.campaign import campaign
 from stepweave.testing.exploring.explorer import explore, explore_exhaustively, replay
+from stepweave.testing.exploring.mutants import mutants, what_runs
+from stepweave.testing.exploring.nodes import Interleaved, explore_nodes
+from stepweave.testing.unverified import run_unverified
 from tests.graph.conditions_oracle import races
 from tests.graph.planner.test_conditional import changed, planned, words
 from tests.graph.shipped_plans import shipped_plan
+from tests.testing.exploring.masked import masked, unmasked
 
 FILL = ("fill_mask.host", "sample.host")
 
@@ -79,3 +87,37 @@ def test_every_interleaving_of_every_word_is_visited() -> None:
     assert found.failure is None
     alone = explore_exhaustively(replace(plan, graph=replace(plan.graph, told_by=None)), steps=1)
     assert found.schedules >= len(plan.graph.modes) * min(1, alone.schedules)
+
+
+def test_every_mutant_of_a_plan_in_modes_is_judged() -> None:
+    plan = masked()
+    said = [mutant.what for mutant in mutants(plan)]
+    assert not any("writes kind, undeclared" in each for each in said), "nobody would tell modes"
+    assert any("reads kind, undeclared" in each for each in said)
+    found = campaign(plan)
+    assert found.ok, found.disagreements
+    assert found.tallies["wait"].killed == found.tallies["wait"].total > 0
+
+
+def test_plans_whose_waits_take_place_in_other_modes_run_in_another_way() -> None:
+    assert what_runs(masked()) == what_runs(masked())
+    assert what_runs(unmasked()) != what_runs(masked())
+    always = tuple(replace(wait, modes=None) for wait in masked().waits)
+    assert what_runs(replace(masked(), waits=always)) != what_runs(masked())
+
+
+def test_real_ops_whose_wait_is_in_the_wrong_mode_fail_by_what_their_mode_reads() -> None:
+    """What is read too early is handed on: the result itself cannot be compared."""
+    plan = unmasked()
+
+    def served(executor: Interleaved) -> Sequence[int]:
+        return run_unverified(plan, executor, RunArguments(8, keep=["out"])).kept["out"]
+
+    expected = run(masked(), executor="serial", steps=8, keep=["out"]).kept["out"]
+    failure = explore_nodes(plan, served, expected=expected, seeds=range(30)).failure
+    assert failure is not None
+    assert failure.hazard == "RAW"
+    assert failure.second is not None
+    assert failure.second.value == "mask"
+    assert failure.word[failure.second.step] == "masked"
+    assert failure.word == ("plain", "masked", "masked") * 2 + ("plain", "masked")

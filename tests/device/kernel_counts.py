@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stepweave.backends.operations import is_view
 from stepweave.executors.pieces import OpPieces
 from stepweave.executors.terms import Terms
-from stepweave.models import attention
+from stepweave.models import attention, in_pieces
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.eagle import EagleHead
 from stepweave.models.kernels import operators
@@ -79,7 +79,8 @@ def mixed(family: str, dtype: torch.dtype) -> tuple[int, int, int]:
         calls.append(counted.counts)
 
     again = attention._attend_again
-    with patch.object(attention, "_attend_again", attend_again):
+    as_on_a_device = patch.object(in_pieces, "laid_out", lambda *_: None)
+    with patch.object(attention, "_attend_again", attend_again), as_on_a_device:
         found = target.forward(ids, batch, rows, pieces=pieces)
     assert pieces.counts.captured == 1
     torch.testing.assert_close(found, expected)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import model_validator
-from pydantic_core import from_json
+from pydantic import GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, from_json
 
 from ...requests.keys import MAX_KEYS, Keys
 from ..errors import ApiError
@@ -45,9 +45,32 @@ class Body(Keys):
         return {key: value for key, value in given.items() if key not in named | left_out}
 
     @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """What may be left out may be null, in the document too."""
+        schema = handler(core)
+        told = handler.resolve_ref_schema(schema)
+        properties, required = told.get("properties", {}), told.get("required", ())
+        for name, each in properties.items():
+            if name not in required and not _may_be_null(each):
+                about = {key: value for key, value in each.items() if key in _ABOUT}
+                kind = {key: value for key, value in each.items() if key not in _ABOUT}
+                properties[name] = {"anyOf": [kind, {"type": "null"}], **about}
+        return schema
+
+    @classmethod
     def _optional(cls, key: str) -> bool:
         fields = cls.model_fields.items()
         return any(key in (name, of.alias) and not of.is_required() for name, of in fields)
+
+
+_ABOUT = ("title", "description", "default")
+"""What a JSON Schema says of a property beside what its values are."""
+
+
+def _may_be_null(schema: Mapping[str, Any]) -> bool:
+    return schema == {} or any(each == {"type": "null"} for each in schema.get("anyOf", ()))
 
 
 def json_object(text: str) -> dict[str, Any] | None:

@@ -94,3 +94,15 @@ def test_a_key_of_any_object_may_be_null_where_it_may_be_left_out() -> None:
         assert len(found.input) == 2
     with pytest.raises(ApiError, match="messages must be a list"):
         body.parsed(b'{"messages": null}', ChatRequest)
+
+
+def test_the_document_says_what_may_be_null() -> None:
+    """As tests of conformance take it: what is not in the document has to be refused."""
+    document = ChatRequest.model_json_schema()
+    for named in ("StreamOptions", "ToolCall"):
+        told = document["$defs"][named]
+        for name, each in told["properties"].items():
+            null = {"type": "null"} in each.get("anyOf", ())
+            assert null == (name not in told["required"] if "required" in told else True), name
+    usage = document["$defs"]["StreamOptions"]["properties"]["include_usage"]
+    assert usage["description"].startswith("Send one more chunk")

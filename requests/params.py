@@ -195,8 +195,8 @@ class SamplingParams:
     settled_token_ids: Sequence[int] = key(
         (),
         "Ids of tokens that the output begins with, where another engine has generated them: the "
-        "output goes on after them, with the tokens that it would have had there. `max_tokens` and "
-        "`min_tokens` count them too. Only with n 1.",
+        "output goes on after them, with the tokens that it would have had there if the acceptance "
+        "rule is exact. `max_tokens` and `min_tokens` count them too. Only with n 1.",
         TokenIds,
     )
     structured_outputs: GrammarSpec | Mapping[str, Any] | None = key(  # noqa: RUF009 - a field

@@ -1,8 +1,8 @@
 """One completion, on as many replicas as it takes: whoever listens hears every token once.
 
 What was settled is kept here. So when a replica is lost, another one goes on after it, with the
-same tokens and the same text (`settled_token_ids`), if the acceptance rule is exact, and the listener
-notices a pause.
+same tokens and the same text (`settled_token_ids`) if the acceptance rule is exact, and the
+listener notices a pause.
 """
 
 from __future__ import annotations

@@ -7,11 +7,14 @@ that (`validate.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from .arguments import a, text, texts, whole, wrong
 from .modes import Mode
 from .node import Comm, Node, Op, Read, State, Value
+
+T = TypeVar("T")
 
 MAX_BYTES = 2**60  # of one slot: past that a number is a typing error
 LISTED = (tuple, list)
@@ -26,21 +29,21 @@ def check_form(
 ) -> None:
     """Raise a `GraphError` for the first declaration that is not what it stands for."""
     where = "StepGraph.build"
-    for each in nodes:
-        a(where, "each of nodes", each, Node, "a Node")
-        assert isinstance(each, Node)
-        _check_node(each)
-    for each in values:
-        a(where, "each of values", each, Value, "a Value")
-        assert isinstance(each, Value)
-        _check_value(each)
-    for each in states:
-        a(where, "each of states", each, State, "a name or a State")
-        assert isinstance(each, State)
-        _check_state(each)
+    _check_each(nodes, "nodes", Node, "a Node", _check_node)
+    _check_each(values, "values", Value, "a Value", _check_value)
+    _check_each(states, "states", State, "a name or a State", _check_state)
     for each in modes:
         a(where, "each of modes", each, Mode, "a Mode")
     a(where, "told_by", told_by, (str, type(None)), "the name of a value")
+
+
+def _check_each(
+    given: Sequence[object], what: str, kind: type[T], said: str, check: Callable[[T], None]
+) -> None:
+    for each in given:
+        a("StepGraph.build", f"each of {what}", each, kind, said)
+        assert isinstance(each, kind)
+        check(each)
 
 
 def _check_node(node: Node) -> None:

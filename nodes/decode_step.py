@@ -20,6 +20,7 @@ from ..graph.parameters import Resources
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
 from ..policies.acceptance import Acceptance
+from .cache_changes import changing_kv
 from .kind import NodeKind
 from .node_config import NodeConfig
 from .options import DrafterOptions
@@ -37,7 +38,6 @@ from .values import (
     HOST_BLOCKS,
     HOST_SAMPLED,
     INPUTS,
-    KV,
     PAGES,
     REQUEST_SETTINGS,
     REQUEST_SLOTS,
@@ -147,17 +147,14 @@ def decode_step(
 
 def _check_forks(graph: StepGraph) -> None:
     """What copies blocks for completions comes before what reads them for these in its step."""
-    writers = [vertex for vertex in graph.vertices.values() if KV.name in vertex.op.writes]
-    reads = [{read.name for read in vertex.op.reads} for vertex in writers]
-    computed = [v for v, names in zip(writers, reads, strict=True) if INPUTS.name in names]
-    for vertex, names in zip(writers, reads, strict=True):
-        late = next((each for each in computed if each.position < vertex.position), None)
-        if FORK_COPIES.name in names and late is not None:
+    first = next(iter(changing_kv(graph, INPUTS)), None)
+    for copies in changing_kv(graph, FORK_COPIES):
+        if first is not None and first.position < copies.position:
             raise GraphError(
-                f"node {vertex.node.name!r} copies blocks that {late.node.name!r} reads in the "
-                f"same step: list it before {late.node.name!r}",
+                f"node {copies.node.name!r} copies blocks that {first.node.name!r} reads in the "
+                f"same step: list it before {first.node.name!r}",
                 code="SW-NODE",
-                line=vertex.node.line,
+                line=copies.node.line,
             )
 
 

@@ -66,19 +66,13 @@ class NodeKind:
     ) -> Declared:
         """A node of this kind. `captured`: its launches are replayed as one with others.
 
-        Raises `GraphError` for options of another kind, and for a stream of a host node.
+        Raises `GraphError` for options of another kind, and for what a host node has none of.
         """
-        if node.stream is not None and not self.device:
-            raise GraphError(
-                f"node {name!r} of kind {self.name!r} runs on the host only: leave out "
-                f"`stream: {node.stream}`",
-                code="SW-NODE",
-                line=node.line,
-            )
-        for key in ("device_cost_us", "launch_latency_us"):
-            if not self.device and getattr(node, key) is not None:
+        for key in () if self.device else ("stream", "device_cost_us", "launch_latency_us"):
+            if (said := getattr(node, key)) is not None:
                 raise GraphError(
-                    f"node {name!r} of kind {self.name!r} runs on the host only: leave out `{key}`",
+                    f"node {name!r} of kind {self.name!r} runs on the host only: leave out "
+                    f"`{key}: {said}`",
                     code="SW-NODE",
                     line=node.line,
                 )

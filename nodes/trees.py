@@ -8,9 +8,10 @@ from ..graph.errors import GraphError
 from ..graph.step_graph import StepGraph
 from ..policies.acceptance import Acceptance
 from ..policies.registry import called
+from .cache_changes import changing_kv
 from .options import Options
 from .tree import TreeOptions
-from .values import KV, SAMPLED
+from .values import SAMPLED
 
 
 def deepest_path(options: Iterable[Options], *, forced: bool) -> int:
@@ -30,11 +31,7 @@ def check_trees(graph: StepGraph, rule: Acceptance) -> None:
             f"{called('acceptance', rule)} judges no draft trees: use 'coupled', 'rejection' or "
             "'typical', or leave out `tree` of the drafter"
         )
-    moves = any(
-        SAMPLED.name in {read.name for read in vertex.op.reads} and KV.name in vertex.op.writes
-        for vertex in graph.vertices.values()
-    )
-    if not moves:
+    if not changing_kv(graph, SAMPLED):
         raise _refused(
             "the drafter offers trees, but no node moves what is kept of them in the KV cache: "
             "list one of kind 'keep_path' after the one that samples"

@@ -65,17 +65,14 @@ class Pacer:
         now = self._clock()
         self._record(now)
         self._called, self._size, self._wait_s = now, 0, None
-        if in_flight == 0:
-            self._released.clear()
-            return
-        delay = self.delay_s(in_flight)
+        delay = self.delay_s(in_flight) if in_flight else 0.0
         if delay > 0:
             self._sleep(max(0.0, delay - (self._clock() - now)))  # less what the decision took
-        self._released.clear()  # it asked for the schedule that comes now
-        if delay > 0:
             # Oversleeping is part of the price of a delay, not of the slack.
             delay = min(delay, self._clock() - now)
-        self._size, self._delay_s = in_flight.bit_length(), delay
+        self._released.clear()  # it asked for the schedule that comes now
+        if in_flight:
+            self._size, self._delay_s = in_flight.bit_length(), delay
 
     def waited(self, seconds: float) -> None:
         """The wait that followed, for the results of that step, blocked the driver so long."""

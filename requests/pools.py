@@ -157,7 +157,7 @@ class KeyPool:
 
     def ready(self, keys: Iterable[int], then: str) -> int:
         """The first step from which all these keys may pass to users of that class."""
-        return max((self._ready.get(key, {}).get(then, 0) for key in keys), default=0)
+        return max((self._ready_for(key, then) for key in keys), default=0)
 
     def keep_nothing(self) -> None:
         """What released keys name is worth nothing any more: they rest or are free like others."""
@@ -196,7 +196,10 @@ class KeyPool:
             self.watch(Change(key, users, last_step, granted=False))
 
     def _is_ready(self, key: int, users: str, step: int) -> bool:
-        return self._ready.get(key, {}).get(users, 0) <= step
+        return self._ready_for(key, users) <= step
+
+    def _ready_for(self, key: int, users: str) -> int:
+        return self._ready.get(key, {}).get(users, 0)
 
     def _take(self, step: int, users: str) -> int:
         """A key that is free, else the idle one that was released first; one must be ready."""

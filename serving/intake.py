@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,7 +110,8 @@ class Intake:
             if params.n > 1:
                 each.fork_of = found[0].uid
             if settled:
-                self._resume(each, settled)
+                with _readable("settled_token_ids"):
+                    each.resume(settled)
         return found
 
     def remade(self, spec: Mapping[str, Any], params: SamplingParams) -> Request:
@@ -126,7 +128,8 @@ class Intake:
         )
         found.fork_of = spec["fork_of"]
         if settled := tuple(map(int, spec["output_ids"])):
-            self._resume(found, settled)
+            with _readable("settled_token_ids"):
+                found.resume(settled)
         return found
 
     def _request(
@@ -142,6 +145,8 @@ class Intake:
     ) -> Request:
         limits = self._engine.limits
         room = max(min(params.max_tokens, limits.context_length - len(prompt.ids)), 1)
+        with _readable("prompt"):
+            decoder = StreamDecoder(self.tokenizer, prompt.ids)
         wanted = limits.draft_tokens if params.draft_tokens is None else params.draft_tokens
         return Request(
             uid=uid,
@@ -161,7 +166,7 @@ class Intake:
                 min(params.min_tokens, room),
                 policy=self._engine.policies.stopping,
             ),
-            decoder=self._decoder(prompt.ids),
+            decoder=decoder,
             window=1 + min(wanted, limits.draft_tokens),
             bad_words=asked.bad_words,
             dry_breakers=asked.dry_breakers,
@@ -169,22 +174,6 @@ class Intake:
             adapter=asked.adapter,
             cache_salt=cache_salt,
         )
-
-    def _decoder(self, ids: Sequence[int]) -> StreamDecoder:
-        """Raises `RequestError` for tokens of which the tokenizer makes no text."""
-        try:
-            return StreamDecoder(self.tokenizer, ids)
-        except Exception as error:  # whatever a tokenizer raises concerns this request alone
-            raise _unreadable("prompt", error) from error
-
-    def _resume(self, request: Request, settled: Sequence[int]) -> None:
-        """Raises `RequestError` for tokens that end the output, or that have no text."""
-        try:
-            request.resume(settled)
-        except RequestError:
-            raise
-        except Exception as error:
-            raise _unreadable("settled_token_ids", error) from error
 
     def _asked(self, params: SamplingParams) -> _Asked:
         """Raises `RequestError`."""
@@ -266,6 +255,15 @@ class Intake:
         return tuple(dict.fromkeys(ids[-1] for ids in encoded if ids))
 
 
-def _unreadable(what: str, error: Exception) -> RequestError:
-    said = f"{error}" or type(error).__name__
-    return RequestError(f"{what}: the tokenizer makes no text of these tokens: {said}")
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """Raises `RequestError` for tokens of which the tokenizer makes no text in the block."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except Exception as error:  # whatever a tokenizer raises concerns this request alone
+        said = f"{error}" or type(error).__name__
+        raise RequestError(
+            f"{what}: the tokenizer makes no text of these tokens: {said}"
+        ) from error

@@ -87,7 +87,7 @@ class Service:
             RequestError: the prompt, a parameter or a size that this engine cannot serve.
             GrammarError: a grammar that is wrong to begin with.
             ConfigError: a prompt whose keys are wrong.
-            EngineError: the group of ranks has ended.
+            EngineError: the group of ranks has ended, or the service takes nothing in any more.
         """
         if self._refusal is not None:
             raise EngineError(self._refusal)

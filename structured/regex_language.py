@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Final
 
@@ -285,6 +286,24 @@ def texts(tree: Regex, most: int) -> list[str] | None:
         return _listed(tree, most)
     except _TooMany:
         return None
+
+
+@lru_cache(maxsize=256)
+def texts_with(
+    pattern: str | None, most: int, low: int = 0, high: int | None = None
+) -> tuple[str, ...] | None:
+    """Texts among which are all that a pattern is found in, of `low` to `high` characters.
+
+    None if there are more than `most`, or a very long one, or the pattern is malformed. No pattern
+    is found in any text.
+    """
+    try:
+        tree = ANYTHING if pattern is None else search_language(pattern)
+    except RegexError:
+        return None
+    fitted = with_lengths(tree, low, high)
+    found = texts(tree if fitted is None else fitted, most)
+    return None if found is None else tuple(found)
 
 
 class _TooMany(Exception):

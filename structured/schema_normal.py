@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from .regex_language import ANYTHING, MAX_LISTED, search_language, texts, with_lengths
+from .regex_language import MAX_LISTED, texts_with
 from .regex_syntax import RegexError
 from .schema_case import Case, Report
 from .schema_cases import cases
@@ -309,16 +309,11 @@ def _typed(facts: list[Fact]) -> list[Fact]:
     return facts
 
 
-def _texts(case: Case) -> list[object] | None:
+def _texts(case: Case) -> tuple[str, ...] | None:
     """Texts among which are all of a case of strings, if its first pattern or length says them."""
-    patterns = case.parts.get("patterns")
-    try:
-        tree = search_language(patterns[0]) if patterns else ANYTHING
-    except RegexError:
-        return None
-    fitted = with_lengths(tree, case.parts.get("minLength", 0), case.parts.get("maxLength"))
-    found = texts(tree if fitted is None else fitted, MAX_LISTED)
-    return None if found is None else list(found)
+    first, *_ = case.parts.get("patterns") or (None,)
+    low, high = case.parts.get("minLength", 0), case.parts.get("maxLength")
+    return texts_with(first, MAX_LISTED, low, high)
 
 
 def _joined(union: list[Case]) -> list[Case]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
-from .regex_language import MAX_LISTED, search_language, texts
-from .regex_syntax import RegexError, finds
+from .regex_language import MAX_LISTED, texts_with
+from .regex_syntax import finds
 from .schema_case import Case, Nodes, Report, add_counts
 from .schema_terms import NOTHING, OBJECTS, Fact, Layer, Node, opposite
 from .schema_values import both, child
@@ -100,20 +99,11 @@ def with_listed_names(merged: Layer) -> Layer:
     would have none left for it under way."""
     names, patterns = dict(merged.names), dict(merged.patterns)
     for pattern in merged.patterns:
-        listed = _texts(pattern, MAX_LISTED + len(names))
+        listed = texts_with(pattern, MAX_LISTED + len(names))
         if listed is not None and len(set(listed) - set(names)) <= MAX_LISTED:
             names |= {name: child(merged, name) for name in listed}
             del patterns[pattern]
     return Layer(names, patterns, merged.rest)
-
-
-@lru_cache(maxsize=256)
-def _texts(pattern: str, most: int) -> tuple[str, ...] | None:
-    try:
-        found = texts(search_language(pattern), most)
-    except RegexError:
-        return None
-    return None if found is None else tuple(found)
 
 
 def _with_extras(

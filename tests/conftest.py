@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from tests.memory import Memory
 from tests.models.interpreter import Interpreter, interpreter, why_no_interpreter
 from tests.passed import Passed
-from tests.shares import leave_samples, share_of
+from tests.shares import keep, leave_samples, share_of
 
 gc.disable()  # until all modules are imported: it would look at them again and again
 
@@ -110,10 +110,7 @@ class Share:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        kept = items[self._share - 1 :: self._shares]
-        chosen = set(kept)
-        config.hook.pytest_deselected(items=[each for each in items if each not in chosen])
-        items[:] = kept
+        keep(config, items, items[self._share - 1 :: self._shares])
 
 
 def pytest_configure(config: pytest.Config) -> None:

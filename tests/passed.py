@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.shares import keep
+
 
 class Passed:
     """Leaves out the tests that `before` names, and adds to `file` each test that passes.
@@ -39,8 +41,7 @@ class Passed:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        config.hook.pytest_deselected(items=[each for each in items if each.nodeid in self._before])
-        items[:] = [each for each in items if each.nodeid not in self._before]
+        keep(config, items, [each for each in items if each.nodeid not in self._before])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

@@ -50,6 +50,13 @@ def leave_samples(items: Iterable[pytest.Item]) -> None:
             each.add_marker(pytest.mark.nightly)
 
 
+def keep(config: pytest.Config, items: list[pytest.Item], kept: Iterable[pytest.Item]) -> None:
+    """Leaves all other tests out, and says so."""
+    chosen = dict.fromkeys(kept)
+    config.hook.pytest_deselected(items=[each for each in items if each not in chosen])
+    items[:] = chosen
+
+
 def share_of(said: str) -> tuple[int, int]:
     """Of `3/8`: the third share of eight. Raises `ValueError` where there is none such."""
     share, slash, shares = said.partition("/")

@@ -184,7 +184,7 @@ def test_a_stream_of_a_node_that_runs_on_the_host_is_refused() -> None:
 @pytest.mark.parametrize("key", ["device_cost_us", "launch_latency_us"])
 def test_times_of_a_device_that_a_node_has_none_of_are_refused(key: str) -> None:
     wrong = NodeConfig(**{key: 5})  # type: ignore[arg-type]
-    with pytest.raises(GraphError, match=f"runs on the host only: leave out `{key}`"):
+    with pytest.raises(GraphError, match=f"runs on the host only: leave out `{key}: 5"):
         decode_step({"commit": wrong}, depth=2, acceptance=Coupled())
 
 

@@ -16,7 +16,7 @@ from stepweave.structured.llguidance_backend import LLGuidanceBackend
 from stepweave.structured.schema_llguidance import MOST_NAMED
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
-from .test_walks import judge, spelled, takes, texts
+from .test_walks import judge, spelled, texts, those_taken
 
 INTEGER = {"type": "integer"}
 STRING = {"type": "string"}
@@ -25,13 +25,6 @@ AB = {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}}
 
 def compiled(backend: GrammarBackend, schema: object) -> CompiledGrammar:
     return backend.compile(GrammarSpec.from_request({"json": schema}))
-
-
-def of_these(
-    grammar: CompiledGrammar, tokenizer: PreTrainedTokenizerFast, some: list[str]
-) -> list[str]:
-    letters = {text: index for index, text in spelled(tokenizer).items() if len(text) == 1}
-    return [text for text in some if takes(grammar, letters, text)]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +65,7 @@ def test_each_such_name_comes_once(
     schema = {"type": "object", "patternProperties": {"^[ab]$": INTEGER, "^a$": {"maximum": 5}}}
     grammar = compiled(backend, schema)
     some = ['{"a": 1}', '{"a": 1, "b": 7}', '{"a": 7}', '{"a": 1, "a": 2}', '{"c": 1}']
-    assert of_these(grammar, tokenizer, some) == some[:2]
+    assert those_taken(grammar, tokenizer, some) == some[:2]
 
 
 def test_two_patterns_for_the_same_names_both_hold(
@@ -84,7 +77,7 @@ def test_two_patterns_for_the_same_names_both_hold(
         "additionalProperties": False,
     }
     some = ['{"a": 2}', '{"a": 9}']
-    assert of_these(compiled(llguidance, schema), tokenizer, some) == some[:1]
+    assert those_taken(compiled(llguidance, schema), tokenizer, some) == some[:1]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +116,7 @@ def test_a_name_with_escapes_is_no_other_name(
     good: list[str],
     bad: list[str],
 ) -> None:
-    assert of_these(compiled(llguidance, schema), tokenizer, good + bad) == good
+    assert those_taken(compiled(llguidance, schema), tokenizer, good + bad) == good
 
 
 def test_beside_very_many_characters_of_names_there_is_no_such_pattern() -> None:

@@ -79,6 +79,14 @@ def takes(compiled: CompiledGrammar, letters: dict[bytes, int], text: str) -> bo
     return all(matcher.accept(token) for token in [*tokens, EOS])
 
 
+def those_taken(
+    compiled: CompiledGrammar, tokenizer: PreTrainedTokenizerFast, some: list[str]
+) -> list[str]:
+    """Of some texts those of the grammar."""
+    letters = {text: index for index, text in spelled(tokenizer).items() if len(text) == 1}
+    return [text for text in some if takes(compiled, letters, text)]
+
+
 def changed(value: object, draw: random.Random, names: list[str]) -> object:
     """A JSON value with one thing in it changed."""
     if isinstance(value, dict | list) and value and draw.random() < 0.6:

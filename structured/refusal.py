@@ -31,7 +31,8 @@ def refused(kind: str, error: BaseException) -> Refusal:
     """What a library raised for a grammar of some kind, as a refusal."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, MemoryError) or "bad_alloc" in str(error):
+    # A `SystemError` is what comes of a library that has no memory left to make its exception of.
+    if isinstance(error, MemoryError | SystemError) or "bad_alloc" in str(error):
         return out_of_memory(kind)
     if isinstance(error, GrammarError):  # said by us, with its kind in front
         return Refusal("source", [str(error)])

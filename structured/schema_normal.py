@@ -13,7 +13,7 @@ that there are finitely many, recursion included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -42,6 +42,11 @@ MAX_STEPS: Final = 20_000
 """Most alternatives that are looked at in one document, those that turn out impossible included.
 Of a thousand published schemas none needs a fifth of it; this many take seconds."""
 
+MAX_NEEDED: Final = 64
+"""How many schemas in a row may be asked for whether each can hold at all, each on account of the
+one before: a chain of required properties, say. A number of our own, not the interpreter's limit on
+calls in each other: what is served must not depend on who calls."""
+
 Key = frozenset[Literal]
 
 
@@ -53,12 +58,21 @@ class _Goal(NamedTuple):
     reason: tuple[str, str] | None = None
 
 
+class _Branch(NamedTuple):
+    """A way in which a node may hold, as far as it is worked out."""
+
+    goals: Sequence[_Goal]
+    facts: Sequence[Fact] = ()
+    choices: Sequence[_Goal] = ()
+    opened: Collection[Literal] = ()
+
+
 class Normaliser:
     """The cases of every node of one document. Answers are kept."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._branches: dict[Key, list[list[Fact]]] = {}
+        self._branches: dict[Key, list[Sequence[Fact]]] = {}
         self._cases: dict[Key, list[Case]] = {}
         self._possible: dict[Key, bool] = {}
         self._opening: set[Key] = set()
@@ -77,7 +91,7 @@ class Normaliser:
             self._cases[key] = _joined(found)
         return self._cases[key]
 
-    def _made(self, node: Node, facts: list[Fact], report: Report) -> list[Case]:
+    def _made(self, node: Node, facts: Sequence[Fact], report: Report) -> list[Case]:
         try:
             return cases(facts, self, report)
         except RegexError as error:  # it was to be looked for in a text of the schema
@@ -109,6 +123,12 @@ class Normaliser:
         if key not in self._possible:
             if key in self._opening:
                 return True
+            if len(self._opening) == MAX_NEEDED:
+                refuse(
+                    node[0].place,
+                    f"more than {MAX_NEEDED} schemas in a row need the next one; let fewer "
+                    "required properties and items lead from one to the next",
+                )
             self._opening.add(key)
             try:
                 self._possible[key] = any(
@@ -184,12 +204,12 @@ class Normaliser:
             place = self._document.target(place, schema["$ref"])
         return place
 
-    def _opened(self, node: Node) -> list[list[Fact]]:
+    def _opened(self, node: Node) -> list[Sequence[Fact]]:
         key = self.key(node)
         if key not in self._branches:
             found = []
             place = node[0].place if node else "#"
-            for facts in self._branch([_Goal(literal) for literal in node], [], [], set()):
+            for facts in self._branches_of([_Goal(literal) for literal in node]):
                 found.append(facts)
                 if len(found) > MAX_BRANCHES:
                     refuse(
@@ -200,18 +220,28 @@ class Normaliser:
             self._branches[key] = found
         return self._branches[key]
 
-    def _branch(
-        self,
-        goals: list[_Goal],
-        facts: list[Fact],
-        choices: list[_Goal],
-        opened: set[Literal],
-    ) -> Iterator[list[Fact]]:
+    def _branches_of(self, goals: list[_Goal]) -> Iterator[Sequence[Fact]]:
         """Every way in which all goals hold, as facts."""
+        # A stack and not calls in each other: a node may have more choices than calls may nest.
+        left = [iter([_Branch(goals)])]
+        while left:
+            branch = next(left[-1], None)
+            if branch is None:
+                left.pop()
+            elif (worked := self._worked_in(branch)) is None:
+                continue
+            elif worked.choices:
+                left.append(self._chosen(worked))
+            else:
+                yield worked.facts
+
+    def _worked_in(self, branch: _Branch) -> _Branch | None:
+        """A branch with no goals left but choices; None if it cannot hold."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             refuse("#", "it is too large: too many alternatives combine; use fewer of them")
-        goals, facts, choices, opened = list(goals), list(facts), list(choices), set(opened)
+        goals, facts, choices = list(branch.goals), list(branch.facts), list(branch.choices)
+        opened = set(branch.opened)
         while goals:
             goal = goals.pop(0)
             term = goal.term
@@ -222,18 +252,17 @@ class Normaliser:
             elif term in goal.above:
                 refuse(term.place, "it refers to itself, with no property or item in between")
             elif term.negated() in opened:
-                return
+                return None
             elif term not in opened:
                 opened.add(term)
                 goals[:0] = self._terms(term, goal)
-        if not _may_hold(facts):
-            return
-        if not choices:
-            yield facts
-            return
-        goal, *others = choices
+        return _Branch([], facts, choices, opened) if _may_hold(facts) else None
+
+    def _chosen(self, branch: _Branch) -> Iterator[_Branch]:
+        """A branch with each alternative of its first choice as its goals."""
+        goal, *others = branch.choices
         for alternative in self._alternatives(goal):
-            yield from self._branch(alternative, facts, others, opened)
+            yield branch._replace(goals=alternative, choices=others)
 
     def _terms(self, literal: Literal, goal: _Goal) -> list[_Goal]:
         above = goal.above | {literal}
@@ -286,7 +315,7 @@ _MEANINGFUL: Final = frozenset(
 """Keywords that constrain; beside `$ref` they make a schema more than a reference."""
 
 
-def _may_hold(facts: list[Fact]) -> bool:
+def _may_hold(facts: Sequence[Fact]) -> bool:
     """Whether facts do not exclude each other at first sight."""
     kinds = KINDS
     for fact in facts:
@@ -295,7 +324,7 @@ def _may_hold(facts: list[Fact]) -> bool:
     return bool(kinds)
 
 
-def _typed(facts: list[Fact]) -> list[Fact]:
+def _typed(facts: Sequence[Fact]) -> Sequence[Fact]:
     """The facts with the type that they imply, where none is stated."""
     if any(fact.keyword in ("type", "values") and fact.stated for fact in facts):
         return facts

@@ -40,15 +40,12 @@ what is written does not nest deeper than a request may."""
 _ALL_TYPES = ("null", "boolean", "number", "string", "array", "object")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Written:
     """The schema of one node, and how often it is referred to."""
 
-    name: str
     schema: Schema
     uses: int = 0
-    refers: bool = False
-    """Whether it refers to itself."""
 
 
 class SchemaWriter(ABC):
@@ -61,21 +58,27 @@ class SchemaWriter(ABC):
     def __init__(self, normaliser: Normaliser) -> None:
         self._nodes = normaliser
         self._written: dict[Key, _Written] = {}
+        self._left: list[tuple[_Written, list[Case]]] = []
         self._noted: dict[tuple[str, str], None] = {}
 
     def document(self) -> tuple[Schema | bool, tuple[str, ...]]:
         """The whole schema, and what is not enforced, by place."""
         root = self._schema((Literal(True, "#"),))
-        written = {each.name: each for each in self._written.values()}
-        apart: dict[str, None] = {}
+        while self._left:
+            # One by one and not inside of each other: schemas may lead from one to the next more
+            # often than calls may nest.
+            written, union = self._left.pop()
+            first = len(self._left)
+            written.schema.update(self._union(union))
+            self._left[first:] = reversed(self._left[first:])
+        apart: dict[_Written, str] = {}
 
         def finished(value: Any, depth: int) -> Any:
             if isinstance(value, _Reference):
-                each = written[value.name]
-                if each.uses == 1 and not each.refers and depth < DEEPEST_INLINE:
-                    return finished(each.schema, depth)
-                apart[value.name] = None
-                return {"$ref": f"#/$defs/{value.name}"}
+                to = value.to
+                if _small(to.schema) or (to.uses == 1 and depth < DEEPEST_INLINE):
+                    return finished(to.schema, depth)
+                return {"$ref": f"#/$defs/{apart.setdefault(to, f's{len(apart)}')}"}
             if isinstance(value, dict):
                 return {key: finished(each, depth + 1) for key, each in value.items()}
             if isinstance(value, list):
@@ -92,9 +95,9 @@ class SchemaWriter(ABC):
                 "left out ('required'), be null, or an array be empty",
             )
         definitions: dict[str, object] = {}
-        while waiting := apart.keys() - definitions.keys():
-            for name in sorted(waiting):
-                definitions[name] = finished(written[name].schema, 2)
+        while waiting := list(apart.items())[len(definitions) :]:
+            for written, name in waiting:
+                definitions[name] = finished(written.schema, 2)
         if definitions:
             schema["$defs"] = definitions
         notes = {**self._nodes.flaws, **self._noted}
@@ -112,21 +115,15 @@ class SchemaWriter(ABC):
         if node == NOTHING:
             return False
         key = self._nodes.key(node)
-        known = self._written.get(key)
-        if known is not None:
-            known.uses += 1
-            known.refers = known.refers or not known.schema
-            return _Reference(known.name)
-        written = self._written[key] = _Written(f"s{len(self._written)}", {}, 1)
-        union = self._nodes.cases(node)
-        if not union:
-            del self._written[key]
-            return False
-        written.schema.update(self._union(union))
-        if _small(written.schema) and not written.refers:
-            del self._written[key]
-            return dict(written.schema)
-        return _Reference(written.name)
+        written = self._written.get(key)
+        if written is None:
+            union = self._nodes.cases(node)
+            if not union:
+                return False
+            written = self._written[key] = _Written({})
+            self._left.append((written, union))
+        written.uses += 1
+        return _Reference(written)
 
     def _union(self, union: list[Case]) -> Schema:
         plain = [case.type for case in union if not case.parts]
@@ -317,7 +314,7 @@ class SchemaWriter(ABC):
 class _Reference:
     """Stands for a schema that may be written in place, or referred to."""
 
-    name: str
+    to: _Written
 
 
 @dataclass(frozen=True)

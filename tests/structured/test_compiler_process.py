@@ -20,7 +20,7 @@ from stepweave.structured.grammar import GrammarError, GrammarSpec
 from stepweave.structured.job import MAX_JOB_BYTES, Job
 from stepweave.structured.library_backend import BackendOptions
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
-from stepweave.structured.refusal import Refusal
+from stepweave.structured.refusal import Refusal, refused
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 from .conftest import STOPS, VOCAB
@@ -183,6 +183,19 @@ def test_a_compilation_that_takes_too_much_memory_fails_and_the_next_one_works(
         assert error.value.cause == "limit"
         assert process.run(GrammarSpec("regex", "a"), any_whitespace=False, strict=True)
     process.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("std::bad_alloc"),
+        SystemError("error return without exception set"),  # no memory for the exception itself
+    ],
+)
+def test_what_libraries_raise_without_memory(error: Exception) -> None:
+    assert refused("json", error).cause == "limit"
+    assert "json: compiling takes too much memory" in str(refused("json", error))
 
 
 def test_what_comes_back_is_text_and_not_what_was_compiled(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from typing import Any
 
 import jsonschema
@@ -13,7 +14,7 @@ from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.json_schema import rewrite_schema
 from stepweave.structured.reading import read
 from stepweave.structured.schema_document import Document
-from stepweave.structured.schema_normal import MAX_BRANCHES, Normaliser
+from stepweave.structured.schema_normal import MAX_BRANCHES, MAX_NEEDED, Normaliser
 from stepweave.structured.source import GrammarError, json_depth
 
 from .corpus import SCHEMAS
@@ -236,11 +237,44 @@ def test_nesting_that_the_rewriting_adds_counts_for_nothing(library: Any) -> Non
         assert not validator.is_valid({"a": value})
 
 
-def test_a_chain_of_references_that_is_too_long_is_refused_in_words_about_it() -> None:
-    links = {f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(900)}
-    schema = {"$ref": "#/$defs/d0", "$defs": {**links, "d900": INTEGER}}
-    with pytest.raises(GrammarError, match="its references lead from one to the next too many"):
-        rewrite_schema(json.dumps(schema), "llguidance")
+def chain(links: int, **more: Any) -> dict[str, Any]:
+    """Objects of one property each, one inside the other, by reference."""
+    inner = {
+        f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}, **more} for i in range(links)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": {**inner, f"d{links}": INTEGER}}
+
+
+def test_references_may_lead_from_one_to_the_next_more_often_than_calls_may_nest() -> None:
+    written, unenforced = rewrite_schema(json.dumps(chain(5000)), "llguidance")
+    schema, found = json.loads(written), 0
+    inner = schema
+    while inner != INTEGER:
+        if "$ref" in inner:
+            inner = schema["$defs"][inner["$ref"].removeprefix("#/$defs/")]
+        else:
+            found, inner = found + 1, inner["properties"]["a"]
+    assert (found, unenforced) == (5000, ())
+
+
+def test_a_node_may_have_more_choices_than_calls_may_nest() -> None:
+    each = [{"anyOf": [{"properties": {f"p{i}": INTEGER}, "type": "object"}]} for i in range(1200)]
+    written, _ = rewrite_schema(json.dumps({"allOf": each}), "xgrammar")
+    assert json.loads(written)["properties"] == {f"p{i}": INTEGER for i in range(1200)}
+
+
+@pytest.mark.parametrize("limit", [1000, 2000])  # a compiler of models raises it, for example
+def test_how_many_schemas_may_need_the_next_one_is_a_number_of_our_own(limit: int) -> None:
+    at = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit)
+    try:
+        rewrite_schema(json.dumps(chain(MAX_NEEDED - 1, required=["a"])), "llguidance")
+        said = f"json: at #/[$]defs/d{MAX_NEEDED + 1}: more than {MAX_NEEDED} schemas in a row need"
+        for links in (MAX_NEEDED + 1, 5000):
+            with pytest.raises(GrammarError, match=said):
+                rewrite_schema(json.dumps(chain(links, required=["a"])), "llguidance")
+    finally:
+        sys.setrecursionlimit(at)
 
 
 def test_the_size_of_a_rewritten_schema_is_that_of_its_text() -> None:

@@ -8,7 +8,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
-from ..configs.load import WRITTEN_HERE, load_config
+from ..configs.load import WRITTEN_HERE, load_config, shipped
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
 from ..configs.stages import for_stages
@@ -47,6 +47,10 @@ def chosen(
     if model is not None:
         if not str(model):
             raise EngineError("model is empty: give a directory or a hub name")
+        if str(model) in shipped() and not Path(model).exists():
+            raise EngineError(
+                f"{str(model)!r} is a shipped pipeline and no model: say pipeline={str(model)!r}"
+            )
         changes["model.name"] = Path(model)  # a path is taken as it is, not read as YAML
     if tp is not None:
         changes["model.parallel.tensor"] = tp

@@ -189,6 +189,7 @@ def test_after_a_trial_the_number_before_has_its_turn_again() -> None:
     assert tried(**back, steps=began + 2 * TRIAL, stays=TRIAL, took_us=faster) == 3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("machine", "least"), [("quiet", 0.97), ("busy", 0.93), ("jumps", 0.9)])
 def test_fastest_comes_to_the_best_length_on_machines_that_are_disturbed(
     machine: str, least: float
@@ -299,7 +300,7 @@ MEASURED_US = {
 """Steps with 1 to 5 drafts as they once took, by rows."""
 
 
-@pytest.mark.parametrize("rows", MEASURED_US)
+@pytest.mark.parametrize("rows", [1, 4, pytest.param(16, marks=pytest.mark.nightly)])
 def test_fastest_learns_on_a_machine_that_drifts_from_predictions_that_are_off(rows: int) -> None:
     shares = [share for seed in range(4) for share in learned(rows, random.Random(seed))]
     assert min(shares) > 0.95

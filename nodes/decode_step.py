@@ -44,6 +44,7 @@ from .values import (
     REQUESTS,
     SIZES,
 )
+from .wiring import check_writers
 
 
 def offset(kind: NodeKind, depth: int, *, late: bool = False) -> int:
@@ -97,9 +98,10 @@ def decode_step(
     if everywhere is not None:
         listed = everywhere
         of_all = {name: _kind_of(name, node) for name, node in listed.items()}
+    check_writers(listed, of_all)
     settings = [of_all[name].settings(name, node) for name, node in listed.items()]
     most = max((each.tokens for each in settings if isinstance(each, DrafterOptions)), default=0)
-    forced = any(_writes(each, FORCED.name) for each in of_all.values())
+    forced = any(each.writes(FORCED.name) for each in of_all.values())
     deepest = deepest_path(settings, forced=forced)
     found = Resources() if resources is None else resources
     found.bring(
@@ -140,7 +142,7 @@ def decode_step(
     _check_that_requests_end(graph)
     _check_states(graph)
     if deepest:
-        check_trees(graph, acceptance)
+        check_trees(graph, acceptance, listed)
     _check_forks(graph)
     return graph
 
@@ -189,11 +191,7 @@ def _name_writers(declared: Sequence[Declared]) -> None:
 
 def _writers(value: str) -> list[str]:
     """The kinds that ship and write that value."""
-    return [name for name in known_kinds(installed=False) if _writes(kind(name), value)]
-
-
-def _writes(kind: NodeKind, value: str) -> bool:
-    return any(write.name == value for op in (*kind.host, *kind.device) for write in op.writes)
+    return [name for name in known_kinds(installed=False) if kind(name).writes(value)]
 
 
 def _check_states(graph: StepGraph) -> None:

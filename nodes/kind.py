@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from ..graph.bind import Declared, OpFunction
 from ..graph.errors import GraphError
-from ..graph.node import Node, Read
+from ..graph.node import Node
 from ..graph.parameters import parameters
-from .node_config import AUTO, NodeConfig, parse_read
+from .node_config import AUTO, NodeConfig, wired
 from .options import Options
 from .request_settings import RequestSetting
 
@@ -91,7 +91,7 @@ class NodeKind:
             host=tuple(_costing(op, node.host_cost_us) for op in self.host),
             device=tuple(_costing(op, node.device_cost_us) for op in self.device),
             settings=self.settings(name, node),
-            wiring={parameter: wired(text) for parameter, text in node.reads.items()},
+            wiring={parameter: wired(text)[1] for parameter, text in node.reads.items()},
             # A replayed graph has launched its ops already.
             launch_cost_us=0.0 if captured and node.host_cost_us is None else node.host_cost_us,
         )
@@ -99,6 +99,10 @@ class NodeKind:
     def _stream(self, node: NodeConfig) -> str:
         """Of its device ops: where a file leaves it open, the usual one until it is chosen."""
         return self.stream if node.stream in (None, AUTO) else node.stream
+
+    def writes(self, value: str) -> bool:
+        """Whether one of its ops writes the value of that name."""
+        return any(write.name == value for op in (*self.host, *self.device) for write in op.writes)
 
     def settings(self, name: str, node: NodeConfig) -> Options:
         """The options of a node. Raises `GraphError` for those of another kind."""
@@ -124,9 +128,3 @@ def _settings_of(function: Callable[..., Any]) -> Iterator[type]:
 
 def _costing(op: OpFunction[..., Any], cost_us: float | None) -> OpFunction[..., Any]:
     return op if cost_us is None else replace(op, cost_us=cost_us)
-
-
-def wired(text: str) -> Read:
-    """What a node's parameter is to read: `tokens`, `sample.tokens` or `tokens@-1`."""
-    found = parse_read(text)
-    return replace(found, name=found.name.rpartition(".")[2])

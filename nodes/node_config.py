@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr
@@ -34,6 +35,15 @@ def parse_read(text: str) -> Read:
         raise ValueError(f"{text!r} reaches back more than {MAX_DISTANCE} steps")
     firing = match["firing"]
     return Read(match["name"], carry, None if firing is None else int(firing))
+
+
+def wired(text: str) -> tuple[str | None, Read]:
+    """What a parameter is to read: `tokens`, `tokens@-1`, or with the node that writes it, which
+    comes first, `sample.tokens`.
+    """
+    found = parse_read(text)
+    writer, _, value = found.name.rpartition(".")
+    return writer or None, replace(found, name=value)
 
 
 def _checked_read(text: Any) -> Any:
@@ -84,7 +94,7 @@ class NodeConfig(BaseModel):
         default_factory=dict,
         max_length=256,
         description="By parameter of the kind: the value it reads in this pipeline, as "
-        "`value` or `value@-1`.",
+        "`value`, `value@-1` or `node.value`.",
     )
     host_cost_us: Microseconds | None = Field(
         default=None, description="Assumed duration of its host ops in µs."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..graph.errors import GraphError
 from ..graph.step_graph import StepGraph
 from ..policies.acceptance import Acceptance
 from ..policies.registry import called
 from .cache_changes import changing_kv
+from .node_config import NodeConfig
 from .options import Options
 from .tree import TreeOptions
 from .values import SAMPLED
@@ -24,19 +25,23 @@ def deepest_path(options: Iterable[Options], *, forced: bool) -> int:
     return max((each.tokens if forced else each.tree_depth for each in trees), default=0)
 
 
-def check_trees(graph: StepGraph, rule: Acceptance) -> None:
-    """Raise `GraphError` for what would take a draft tree for a chain."""
+def check_trees(graph: StepGraph, rule: Acceptance, nodes: Mapping[str, NodeConfig]) -> None:
+    """Raise `GraphError`, with the line of the drafter among `nodes`, for what would take a draft
+    tree for a chain.
+    """
+    drafters = [(name, each.line) for name, each in nodes.items() if isinstance(each, TreeOptions)]
+    (name, line), *_ = drafters or [("draft", None)]
     if not getattr(rule, "trees", False):
-        raise _refused(
-            f"{called('acceptance', rule)} judges no draft trees: use 'coupled', 'rejection' or "
-            "'typical', or leave out `tree` of the drafter"
+        raise GraphError(
+            f"node {name!r} offers draft trees, but {called('acceptance', rule)} judges no draft "
+            "trees: use 'coupled', 'rejection' or 'typical', or leave out `tree` of the drafter",
+            code="SW-NODE",
+            line=line,
         )
     if not changing_kv(graph, SAMPLED):
-        raise _refused(
-            "the drafter offers trees, but no node moves what is kept of them in the KV cache: "
-            "list one of kind 'keep_path' after the one that samples"
+        raise GraphError(
+            f"node {name!r} offers draft trees, but no node moves what is kept of them in the KV "
+            "cache: list one of kind 'keep_path' after the one that samples",
+            code="SW-NODE",
+            line=line,
         )
-
-
-def _refused(why: str) -> GraphError:
-    return GraphError(why, code="SW-NODE")

@@ -8,13 +8,13 @@ from stepweave.configs.load import load_config
 from stepweave.configs.node_keys import reading_model
 from stepweave.configs.schema import PipelineConfig
 from stepweave.graph.errors import GraphError
+from stepweave.graph.node import Read
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.leases import pool_leases
 from stepweave.graph.step_graph import StepGraph
 from stepweave.graph.verifier.verify import verify
 from stepweave.nodes.decode_step import decode_step, offset
-from stepweave.nodes.kind import wired
-from stepweave.nodes.node_config import NodeConfig
+from stepweave.nodes.node_config import NodeConfig, wired
 from stepweave.nodes.registry import kind, known_kinds
 from stepweave.policies.acceptance import Coupled
 from stepweave.serving.pipeline import step_graph
@@ -202,7 +202,33 @@ def test_an_unknown_kind_gets_the_nearest_right_name_and_foreign_options_are_ref
     [("logits", "logits", 0), ("sample.progress@-1", "progress", 1), ("drafts@-2", "drafts", 2)],
 )
 def test_a_read_is_written_as_value_or_node_dot_value(text: str, name: str, carry: int) -> None:
-    assert (wired(text).name, wired(text).carry) == (name, carry)
+    assert wired(text)[1] == Read(name, carry)
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        ("forwrd.logits", r"there is no node 'forwrd' \(did you mean 'forward'\?\)"),
+        ("commit.logits", "node 'commit' writes no 'logits', node 'forward' does"),
+        ("commit.logts@-1", "node 'commit' writes no 'logts'$"),
+    ],
+)
+def test_a_read_from_a_node_that_does_not_write_it_is_refused_in_its_line(
+    read: str, said: str, tmp_path: Path
+) -> None:
+    def written(text: str) -> PipelineConfig:
+        (tmp_path / "p.yaml").write_text(
+            f"extends: async\nnodes:\n  sample: {{reads: {{logits: {text}}}}}\n"
+        )
+        return pipeline(tmp_path / "p.yaml")
+
+    with pytest.raises(GraphError, match=said) as error:
+        step_graph(written(read))
+    assert (error.value.code, error.value.line) == ("SW-UNKNOWN-NAME", 3)
+    named, plain = (
+        compile_plan(step_graph(written(text))) for text in ("forward.logits", "logits")
+    )
+    assert named.digest == plain.digest
 
 
 @pytest.mark.parametrize("text", ["logits@1", "logits@x", "logits@"])

@@ -1,5 +1,6 @@
 """Draft trees in a file: what they ask of the other nodes, and what is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,19 @@ def test_trees_that_make_no_sense_are_refused_with_what_is_wrong(
 def test_what_would_take_a_tree_for_a_chain_is_refused(more: dict[str, Any], said: str) -> None:
     with pytest.raises(GraphError, match=said):
         step_graph(pipeline(DRAFT, **more))
+
+
+def test_the_line_of_such_an_error_is_that_of_the_drafter(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        "extends: async_tree\npolicies: {acceptance: block}\n"
+        "nodes:\n  draft: {tree: [[0], [1]], tokens: 2}\n"
+    )
+    config = load_config(path)
+    assert isinstance(config, PipelineConfig)
+    with pytest.raises(GraphError, match="'block' judges no draft trees") as error:
+        step_graph(config)
+    assert error.value.line == 4
 
 
 def test_where_a_grammar_forces_drafts_a_path_is_as_deep_as_a_tree_has_nodes() -> None:

@@ -155,7 +155,9 @@ def test_a_wrong_type_for_the_pipeline_is_one_sentence(
 def test_what_cannot_be_meant_is_refused() -> None:
     with pytest.raises(EngineError, match="model is empty"):
         LLM("")
-    with pytest.raises(EngineError, match="'async' is a shipped pipeline and no model: say pipeline"):
+    with pytest.raises(
+        EngineError, match="'async' is a shipped pipeline and no model: say pipeline"
+    ):
         LLM("async")
     with pytest.raises(ConfigError, match="pipeline: the pipeline lists no nodes"):
         LLM(pipeline={})

@@ -159,6 +159,7 @@ class BlockManager:
                 self.pool.share([source])
                 self.pool.release([source], step)
                 self.forks.copy(source, request.blocks[last])
+                request.last_step = step  # which writes this block, with a row of it or without
                 return tokens
         return 0
 
@@ -189,7 +190,10 @@ class BlockManager:
         """The cached blocks that a request could share, and how many more it needs."""
         limits = self.limits
         request.begin_prefill()
-        request.long = limits.is_long(request.settled)
+        if request.long != limits.is_long(request.settled):
+            # Steps that were in flight when it gave way took it past the switch of embeddings.
+            request.long = not request.long
+            self.swap.drop(request.uid)
         found: list[int] = []
         if self._shares(request):
             # At least one token is computed: its logits, or the drafter's start, are wanted.
@@ -251,9 +255,9 @@ class BlockManager:
         if same_life and not row.decodes:
             self._record(request).computed = row.start + len(row.tokens)
 
-    def keep_up(self, request: Request) -> None:
+    def keep_up(self, request: Request, step: int) -> None:
         """Enter what is newly in place into the prefix cache; give back what is out of reach."""
-        self._enter(request)
+        self._enter(request, step)
         if self._window is not None:
             record = self._record(request)
             reach = self._in_place(request) - (self._window - 1)  # the first position attended
@@ -280,15 +284,15 @@ class BlockManager:
 
     def swap_out(self, request: Request, count: int, step: int) -> None:
         """Copy the first blocks of a request that gives way to the host: as many as `can_keep`."""
-        self._enter(request)
+        self._enter(request, step)
         self.swap.leave(request.uid, request.blocks[:count], request.last_step, step)
         request.blocks[:count] = [SCRATCH_BLOCK] * count
 
     # -- the end ---------------------------------------------------------------------------
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Request, step: int) -> None:
         """Take all blocks back, of a request that is preempted or ends."""
-        self._enter(request)
+        self._enter(request, step)
         self.forks.released(request)
         # The end of a chain is no use without its beginning: it is evicted first.
         self._give_back(reversed(_held(request)), request.last_step)
@@ -334,7 +338,9 @@ class BlockManager:
             return computed
         return max(computed, request.settled - 1)
 
-    def _enter(self, request: Request) -> None:
+    def _enter(self, request: Request, step: int) -> None:
+        if self.swap.is_awaited(request.uid, step):
+            return  # they are being filled, for a later step
         count = self._in_place(request) // self.limits.block_size if self._keeps(request) else 0
         if not self._for_all:
             count = min(count, self._full_of_prompt(request))

@@ -49,7 +49,11 @@ class Decisions:
         ordered = self._scheduling.order(rows)
         if not isinstance(ordered, Iterable):
             self._broken(f"its order is {ordered!r}: return the rows that it was given, in a list")
-        return ordered
+        found = tuple(ordered)
+        if not {*map(type, found)} <= {RowView}:
+            wrong = next(each for each in found if type(each) is not RowView)
+            self._broken(f"its order has {wrong!r} in it: return the rows that it was given")
+        return found
 
     def checked(self, row: RowView, tokens: int, left: int, wanted: int) -> int:
         """The `tokens` that an offer came to, of those that are left; 0 ends the round.

@@ -50,9 +50,9 @@ class Pacer:
         Raises `PolicyError` where the policy's answer is no time to wait.
         """
         delay = self._admission.delay_s(in_flight, self._past)
-        if not 0 <= delay <= MOST_DELAY_S:
+        if not isinstance(delay, int | float) or not 0 <= delay <= MOST_DELAY_S:
             raise PolicyError(
-                f"{called('admission', self._admission)}: it holds a step back for {delay} s; a "
+                f"{called('admission', self._admission)}: it holds a step back for {delay!r} s; a "
                 f"delay is between 0 and {MOST_DELAY_S:g} s"
             )
         return delay

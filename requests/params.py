@@ -165,7 +165,11 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = key(
         (), "By token id: a number from -100 to 100 that is added to the token's logit.", Biases
     )
-    bad_words: Sequence[str] = key((), "Texts that the output must not contain.", BadWords)
+    bad_words: Sequence[str] = key(
+        (),
+        "Texts whose tokens must not follow each other in the output: as given, and after a space.",
+        BadWords,
+    )
     node_settings: Mapping[str, float] | Sequence[tuple[str, float]] = key(
         (),
         "By name: a number for nodes of the pipeline that take it from requests.",

@@ -165,9 +165,11 @@ class StepRows:
                 self._decisions.no_memory()
                 continue
             if self._blocks.swap.is_awaited(request.uid, self._now):
+                self._table.has_turn(request, runs=False)
                 continue  # its blocks are still being filled
             reach = self._table.encodings.reach(request, self._now)
             if request.prefilled >= reach:
+                self._table.has_turn(request, runs=False)
                 continue  # what stands for its next tokens is still being encoded
             prefix = self._blocks.pending_prefix(request)
             if prefix > room:

@@ -266,7 +266,7 @@ class RequestTable:
             self._take_in()
         self.blocks.swap.begin(self._past + step)
         for request in self.phases.running:
-            self.blocks.keep_up(request)
+            self.blocks.keep_up(request, self._past + step)
             if self.limits.is_long(request.settled) and not request.long:
                 self.preempt(request)  # its model computes a text of this length anew
         rows = StepRows(self, self._past + step, drafts).chosen()
@@ -571,9 +571,10 @@ class RequestTable:
         self.encodings.check_conservation()
 
     def _release(self, request: Request) -> None:
+        now = self._past + self._step
         self.request_slots.release([request.request_slot], request.last_step)
-        self.blocks.release(request)
-        self.encodings.release(request, self._past + self._step)
+        self.blocks.release(request, now)
+        self.encodings.release(request, now)
         request.request_slot = request.generation = -1
 
 

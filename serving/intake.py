@@ -47,8 +47,9 @@ class Intake:
     def __init__(self, config: PipelineConfig, engine: Engine) -> None:
         self._config = config
         self._engine = engine
-        images = Images.of(config, engine.model)
-        self.prompts = Prompts(config, engine.limits.context_length, images)
+        context_length = engine.limits.context_length
+        images = Images.of(config, engine.model, context_length)
+        self.prompts = Prompts(config, context_length, images)
         self.tokenizer = self.prompts.tokenizer
         self.most_characters = self.prompts.most_characters
         own = self.tokenizer.eos_token_id
@@ -228,10 +229,12 @@ class Intake:
         )
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Each word as it is written at the start of a text and after a space."""
+        """Each word as it is written at the start of a text and after a space; as it is where it
+        begins with whitespace itself.
+        """
         found: dict[tuple[int, ...], None] = {}
         for word in words:
-            for form in (word, f" {word.lstrip()}"):
+            for form in (word, word if word[:1].isspace() else f" {word}"):
                 ids = tuple(self.tokenizer(form, add_special_tokens=False)["input_ids"])
                 if len(ids) > MAX_BAD_WORD_TOKENS:
                     raise RequestError(

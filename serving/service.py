@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..executors.errors import left_behind
 from ..graph.errors import StepweaveError, shortly
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 CLOSING_S = 10.0
 """How long `close` waits for the step that is under way."""
+
+_SERVED: Final[tuple[FinishReason, ...]] = ("stop", "length")
 
 RECENT = 256
 """Requests that have ended, of which a service remembers the spans."""
@@ -212,7 +214,9 @@ class Service:
 
     def _delivered(self, ticket: Ticket, uid: int, increment: Increment) -> None:
         """On the driver's thread, or that of whoever ends a request which never began."""
-        if increment.token_ids:
+        # Who does not stream is told of its tokens by its output alone.
+        output = increment.output
+        if increment.token_ids or (output is not None and output.finish_reason in _SERVED):
             self._driver.progressed()
         if increment.output is not None:
             if self._live.pop(uid, None) is None:

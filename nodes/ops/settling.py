@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 
 from ...policies.windows import Window
 from ...requests.batch import ScheduledRow, StepBatch
@@ -19,6 +20,12 @@ from ..data import (
 from .host_copies import logprob_of
 from .masks import MatcherTable
 from .transfer import packed
+
+
+NO_NUMBERS = (
+    "its log-probabilities are NaN: the model, or a node between `forward` and `sample`, wrote "
+    "logits that are NaN or infinite"
+)
 
 
 def end_failed(table: RequestTable, failed: RequestFailures) -> None:
@@ -87,13 +94,16 @@ def _settled(
                     matcher.advance(kept)
             except Exception as failure:  # the boundary: this request's grammar, its own error
                 error, kept = f"{type(failure).__name__}: {failure}", ()
-        request.output_ids.extend(kept)
         if (top := request.params.logprobs) is not None:
             first = sample_index * batch.width
-            request.logprobs += (
+            told = [
                 logprob_of(sampled.logprobs, first + window_position, token, top, batch.logprobs)
                 for window_position, token in enumerate(kept)
-            )
+            ]
+            if any(isnan(each.logprob) for each in told):
+                error, kept, told = error or NO_NUMBERS, (), []
+            request.logprobs += told
+        request.output_ids.extend(kept)
         if row.decodes:
             path = None if paths is None else paths[sample_index]
             # A draft behind the end of the text was worth nothing.
@@ -121,15 +131,21 @@ def window_of(
 
 
 def _prompt_logprobs(table: RequestTable, batch: StepBatch, sampled: HostSampled) -> None:
-    """Add what this step's chunks say of the prompts; a chunk computed again says it once."""
+    """Add what this step's chunks say of the prompts; a chunk computed again says it once.
+
+    Where that are no numbers, the request ends.
+    """
     predicted = 0
     for row in batch.rows:
         request, top = table.requests.get(row.request.uid), row.request.params.prompt_logprobs or 0
         for position, token in enumerate(row.prompt_targets, start=row.start):
             if request is not None and position == len(request.prompt_logprobs):
-                request.prompt_logprobs.append(
-                    logprob_of(sampled.prompt, predicted, token, top, batch.prompt_logprobs)
-                )
+                told = logprob_of(sampled.prompt, predicted, token, top, batch.prompt_logprobs)
+                if isnan(told.logprob):
+                    table.finish(request, "error", NO_NUMBERS)
+                    request = None
+                else:
+                    request.prompt_logprobs.append(told)
             predicted += 1
 
 
@@ -140,6 +156,8 @@ def finish(table: RequestTable, settled: SettledRows) -> EndedRequests:
         try:
             text, tokens = _take_in(table, request, each)
         except Exception as failure:  # a decoder's fault ends its own request only
+            # Tokens of which nobody was told are none of its output.
+            request.forget_after(len(request.output_ids) - len(each.tokens))
             table.finish(request, "error", f"{type(failure).__name__}: {failure}")
         else:
             request.tell(text, tokens)

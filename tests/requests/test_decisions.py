@@ -45,6 +45,7 @@ class Wrong(DecodesFirst):
             "nobody": [],
             "small": small,
             "forgotten": None,
+            "uids": [row.uid for row in rows],
         }
         ordered: Sequence[RowView] = wrong.get(self.rule, rows)
         return ordered
@@ -71,10 +72,11 @@ class Nobody(Policy):
 class Held(Eager):
     """Holds steps back for this long."""
 
-    seconds: float
+    seconds: Any
 
     def delay_s(self, in_flight: int, past: Any) -> float:
-        return self.seconds
+        seconds: float = self.seconds
+        return seconds
 
 
 BROKEN = {
@@ -82,6 +84,7 @@ BROKEN = {
     "beyond": "leaves 17 of 16 tokens",
     "half": "leaves 8.0 to rows that decode: return a number of tokens",
     "forgotten": "its order is None: return the rows that it was given, in a list",
+    "uids": "its order has 0 in it: return the rows that it was given",
     "none": "request 0 gets None: return a number of tokens",
     "stranger": "names request 99, which was not offered to it",
     "twice": "names request 0, which was not offered to it, or was ordered before",
@@ -144,8 +147,8 @@ def test_a_better_request_is_never_offered_as_a_victim() -> None:
     assert all(1 in priorities for priorities in offered)
 
 
-@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 601.0])
-def test_a_delay_that_is_no_time_to_wait_is_refused(seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 601.0, None, "soon"])
+def test_a_delay_that_is_no_time_to_wait_is_refused(seconds: Any) -> None:
     pacer = Pacer(Held(seconds=seconds), sleep=lambda s: pytest.fail("slept"))
     pacer.before_schedule(0)  # nothing is in flight: it is not asked
     with pytest.raises(PolicyError, match="admission policy 'Held': it holds a step back for"):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from stepweave.graph.node import OWNER
+from stepweave.policies.chosen import Policies
+from stepweave.policies.scheduling import DecodesFirst, RowView
 from stepweave.requests import table as tables
 from stepweave.requests.attachments import ENCODE, Attachment, Room
 from stepweave.requests.request import Request
@@ -32,6 +36,24 @@ def test_a_large_image_does_not_wait_for_ever_behind_small_ones() -> None:
         settle(table, table.schedule(step))
     assert large.output_ids
     assert table.finished > 5
+
+
+class OneByTurn(DecodesFirst):
+    """Offers one prompt a step: whose turn is the longest ago."""
+
+    def order(self, rows: Sequence[RowView]) -> Sequence[RowView]:
+        return rows if rows[0].decodes else sorted(rows, key=lambda row: row.turn)[:1]
+
+
+def test_who_waits_for_an_image_has_had_its_turn() -> None:
+    size = limits(max_rows=4, token_budget=3, num_blocks=60)
+    policies = Policies(scheduling=OneByTurn())
+    table = RequestTable(size, room=Room(2, 4, 1), page_leases=LEASES, policies=policies)
+    both = [image(0, 8), image(1, 8)]
+    table.submit_all(both)
+    for step in range(60):
+        settle(table, table.schedule(step))
+    assert [len(each.output_ids) for each in both] == [3, 3]
 
 
 @pytest.mark.parametrize("before", [1, 200])

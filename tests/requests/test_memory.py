@@ -410,9 +410,90 @@ def test_what_comes_back_from_the_host_does_not_leave_again_in_the_same_step() -
     one.last_step = 0
     assert blocks.can_keep(one, 3) == 2
     blocks.swap_out(one, 2, 3)
-    blocks.release(one)
+    blocks.release(one, 3)
     one.preemptions = 1
     assert blocks.swap.take() is not None
     assert blocks.admit(one, 6)
     assert blocks.can_keep(one, 6) == 0, "the copy to the device is of this very step"
     assert blocks.can_keep(one, 7) == 2
+
+
+def test_what_is_kept_on_the_host_is_of_the_embedding_that_it_was_made_with() -> None:
+    """A request gives way while it is short; steps in flight take it past the switch."""
+    size = limits(block_size=4, num_blocks=20, draft_tokens=0, max_rows=4, rope_switch=11)
+    leases = {**one_class(1), ("swap", "swap"): 1, ("swap", "owner"): 0, ("owner", "swap"): 0}
+    for settled in (11, 12):
+        blocks = BlockManager(size, leases=leases, host_blocks=8)
+        one = request(0, tuple(range(10)), max_tokens=20, window=1)
+        one.arrive()
+        assert blocks.admit(one, 0)
+        one.prefilled, one.output_ids, one.last_step = 10, [7], 0
+        blocks._record(one).computed = 10
+        blocks.swap_out(one, blocks.can_keep(one, 3), 3)
+        blocks.release(one, 3)
+        assert blocks.swap.take() is not None
+        one.preemptions, one.output_ids = 1, [7] * (settled - 10)
+        assert blocks.admit(one, 6)
+        assert (one.long, one.prefilled) == ((False, 8) if settled == 11 else (True, 0))
+        assert not blocks.swap.host.held
+        blocks.release(one, 6)
+        blocks.forget(one)
+        blocks.check_conservation(())
+
+
+def test_blocks_that_are_being_filled_are_found_by_nobody_else() -> None:
+    leases = {**one_class(1), ("swap", "swap"): 1, ("swap", "owner"): 2, ("owner", "swap"): 1}
+    table = RequestTable(
+        limits(num_blocks=8, token_budget=32, context_length=40, draft_tokens=0),
+        block_leases=leases,
+        prefix_cache=True,
+        host_blocks=16,
+    )
+    prompt = tuple(range(50, 62))
+    first = request(0, prompt, 20, window=1, priority=1)
+    better = request(1, tuple(range(100, 124)), 6, window=1)
+    same, later = (request(uid, (*prompt, 7), 3, window=1, priority=1) for uid in (2, 3))
+    table.submit_all([first])
+    filled: dict[int, int] = {}
+    sharing: set[int] = set()
+    for step in range(60):
+        if step == 3:
+            table.submit_all([better])
+        if filled and same.uid not in table.requests and not same.output_ids:
+            table.submit_all([same])
+        if filled and step == max(filled.values()) + 2:
+            table.submit_all([later])
+        batch = table.schedule(step)
+        if batch.swaps is not None:
+            filled |= {block: step for _, block in batch.swaps.into}
+        for row in batch.rows:
+            used = [step - filled[block] for block in row.blocks if block in filled]
+            assert not used or min(used) >= 2
+            if used:
+                sharing.add(row.request.uid)
+        settle(table, batch)
+        if table.idle:
+            break
+    assert sharing == {0, 3}, "from then on others find them"
+    assert same.output_ids
+
+
+def test_a_block_that_was_copied_for_a_completion_rests_from_the_copy_on() -> None:
+    leases = {**one_class(1), ("swap", "swap"): 1, ("swap", "owner"): 0, ("owner", "swap"): 3}
+    table = RequestTable(
+        limits(max_rows=4, num_blocks=40, token_budget=64, context_length=32, draft_tokens=0),
+        block_leases=leases,
+        host_blocks=16,
+        copies=True,
+    )
+    made = [request(uid, 22, 6, window=1, fork_of=0) for uid in range(3)]
+    table.submit_all(made)
+    settle(table, table.schedule(0))
+    batch = table.schedule(1)
+    copied = {block for _, block in batch.copies}
+    rowless = [each for each in made if each.uid not in {row.request.uid for row in batch.rows}]
+    (waits,) = rowless
+    assert waits.blocks[5] in copied
+    target = waits.blocks[5]
+    table.preempt(waits)
+    assert table.blocks.pool.ready([target], "swap") == 1 + 3

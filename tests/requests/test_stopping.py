@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepweave.policies.errors import PolicyError
+from stepweave.policies.policy import Policy
+from stepweave.policies.stopping import OutputView
 from stepweave.requests.stopping import StopChecker, StopDecision
 
 EOS = 9
@@ -105,6 +109,47 @@ def test_a_placeholder_is_an_error_and_takes_nothing() -> None:
     with pytest.raises(ValueError, match="placeholder among settled tokens"):
         checker.push([1, -1], Decoder({1: "a"}))
     assert checker.count == 0
+
+
+class Faulty(Policy):
+    """Ends by what a test says."""
+
+    asks: ClassVar[bool] = True
+    says: Any = None
+
+    def ends(self, output: OutputView) -> Any:
+        return self.says(output) if callable(self.says) else self.says
+
+
+def _raises(output: OutputView) -> bool:
+    raise RuntimeError("my fault")
+
+
+class Unasked(Policy):
+    """Takes no output."""
+
+    asks: ClassVar[bool] = True
+
+    def ends(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (
+            Faulty(says=_raises),
+            r"'Faulty': `ends` raised RuntimeError: my fault \(test_stopping\.py:[0-9]+, in ends\)",
+        ),
+        (Unasked(), r"'Unasked': `ends` raised TypeError: .* takes 1 positional argument but 2 .*given$"),
+        (Faulty(says="no"), r"'Faulty': `ends` returned 'no': return True or False"),
+        (Faulty(says=None), r"'Faulty': `ends` returned None: return True or False"),
+    ],
+)
+def test_a_policy_that_gives_no_answer_is_named(policy: Any, told: str) -> None:
+    checker = StopChecker([EOS], [], 9, policy=policy)
+    with pytest.raises(PolicyError, match=f"^stopping policy {told}"):
+        checker.push([1], Decoder({1: "a"}))
 
 
 @pytest.mark.parametrize(

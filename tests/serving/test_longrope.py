@@ -107,6 +107,24 @@ def test_tokens_are_those_of_generate_across_the_original_context(
         assert all(accepted > COUNT // 2 for _, accepted in counts[0])
 
 
+@pytest.mark.parametrize(
+    "seed", [10, *(pytest.param(each, marks=pytest.mark.nightly) for each in range(10))]
+)
+def test_what_was_swapped_out_while_a_text_was_short_is_computed_anew(
+    seed: int, phi3: Path
+) -> None:
+    """Its steps in flight take a request that gives way past the original context."""
+    draw = random.Random(seed)
+    lengths = [draw.choice([5, 12, 16, 18, 20, 21, 22]) for _ in range(6)]
+    asked = [[draw.randrange(2, 300) for _ in range(length)] for length in lengths]
+    with served(phi3, "synchronous") as plain:
+        expected = [output.token_ids for output in said(plain, asked)]
+    few = {"scheduler.num_blocks": "22", "nodes.swap": "{after: schedule, blocks: 64}"}
+    with served(phi3, "async", **few) as llm:
+        assert [output.token_ids for output in said(llm, asked)] == expected
+        assert llm.summary()["swapped_out"]
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("on", ["graphs", "tapes"])
 def test_steps_in_pieces_compute_each_row_with_its_own_speeds(

@@ -39,6 +39,14 @@ def one(llm: LLM, **line: Any) -> RequestOutput:
     return output
 
 
+@pytest.mark.parametrize("space", ["\n", "\t", "  "])
+def test_bad_words_that_are_whitespace_ban_no_other(llm: LLM, space: str) -> None:
+    plain = one(llm)
+    assert " " in plain.text
+    assert one(llm, bad_words=[space]).text == plain.text
+    assert one(llm, bad_words=[f"{space}{plain.text.split()[1]}"]).text == plain.text
+
+
 def test_bad_words_are_given_as_texts(llm: LLM) -> None:
     plain = one(llm)
     word = plain.text.split()[1]

@@ -16,8 +16,10 @@ import pytest
 
 from stepweave import LLM, AsyncLLM, SamplingParams
 from stepweave.executors.errors import StuckWait
+from stepweave.nodes.ops import settling
 from stepweave.requests.increment import Increment
 from stepweave.requests.request import RequestError, RequestOutput
+from stepweave.serving.driver import FUTILE_STEPS
 from stepweave.serving.engine import EngineError
 from stepweave.serving.service import Service
 from stepweave.serving.ticket import Ticket
@@ -195,6 +197,27 @@ def test_a_run_that_fails_as_a_whole_ends_its_requests_and_the_next_one_is_serve
     with pytest.raises(StuckWait):
         llm.generate(STORY, SHORT)
     assert llm.generate(STORY, SHORT)[0].error is None
+
+
+def test_steps_that_fail_now_and_then_are_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call without a listener is told of its tokens by its output alone."""
+    fails = False
+    settle = settling.settle_tokens
+
+    def settled(*given: Any, **named: Any) -> Any:
+        nonlocal fails
+        if fails:
+            fails = False
+            raise RuntimeError("now and then")
+        return settle(*given, **named)
+
+    monkeypatch.setattr(settling, "settle_tokens", settled)
+    with LLM(pipeline="async") as llm:
+        for _ in range(FUTILE_STEPS + 1):
+            fails = True
+            assert llm.generate(STORY, SHORT)[0].finish_reason == "error"
+            assert llm.generate(STORY, SHORT)[0].error is None
+            assert llm.service.alive
 
 
 def test_nothing_more_is_served_beside_a_step_that_does_not_end() -> None:
@@ -447,6 +470,7 @@ def test_a_decoder_that_fails_ends_its_own_request_alone(service: Service) -> No
             pass
         outputs.append(output)
     assert "piece id is out of range" in f"{outputs[0].error}"
+    assert outputs[0].token_ids == (), "nobody was told of any"
     assert outputs[1].error is None
     assert len(outputs[1].token_ids) == 6
 

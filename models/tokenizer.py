@@ -115,13 +115,14 @@ class StreamDecoder:
     ) -> None:
         self._tokenizer = tokenizer
         self._ids = list(prompt_ids or ())
-        self._sent = len(self._decode(self._ids).rstrip(_BROKEN)) if self._ids else 0
+        text = self._decode(self._ids) if self._ids else ""
+        self._sent = len(text if self._is_whole(text) else text.rstrip(_BROKEN))
         self._window = _Window(start=0, clean=0, sent=self._sent)
         self._rust: Any = getattr(tokenizer, "backend_tokenizer", None)
         self._stream: Any = None
         if isinstance(self._rust, Tokenizer) and not self._ids:
             self._stream = DecodeStream(skip_special_tokens=True)
-        elif isinstance(self._rust, Tokenizer) and self._sent == len(self._decode(self._ids)):
+        elif isinstance(self._rust, Tokenizer) and not text.endswith(_BROKEN):
             self._stream = DecodeStream(ids=self._ids, skip_special_tokens=True)
 
     def push(self, ids: Sequence[int]) -> str:
@@ -136,6 +137,15 @@ class StreamDecoder:
         piece = self._decode(self._ids)[self._sent :]
         self._sent += len(piece)
         return piece
+
+    def _is_whole(self, text: str) -> bool:
+        """Whether no character is cut at the end of the ids, which decode to this text: also where
+        they spell a replacement character, as the ids of a text may.
+        """
+        if not text.endswith(_BROKEN):
+            return True
+        spelled = self._tokenizer.encode(text, add_special_tokens=False)
+        return list(spelled[-3:]) == self._ids[-3:]
 
     def _push_stream(self, ids: Sequence[int]) -> str:
         pieces = []

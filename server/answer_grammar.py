@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from ..models.call_format import CallFormat
@@ -18,18 +20,26 @@ from .protocol.chat import (
     NamedTool,
     Tool,
 )
-from .tools import function_at, structural_tag
+from .sections import Section
+from .tools import Calls, function_at, structural_tag
 
 _ANY_OBJECT = {"type": "object"}
 
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """The grammar that an answer follows, and by which key the request asks for it."""
+    """The grammar that an answer follows, and by which key the request asks for it.
+
+    `grammar`: made of what the request has; None: its own, if any. `calls`: in what form the answer
+    may have calls. `json_key`: by which key the request asks for JSON in their place.
+    `section`: what takes the answer apart; None: all of it is text.
+    """
 
     key: str = "structured_outputs"
-    grammar: Mapping[str, Any] | None = None  # made of what the request has; None: its own, if any
-    calls: CallFormat | None = None  # that the grammar is of
+    grammar: Mapping[str, Any] | None = None
+    calls: CallFormat | None = None
+    json_key: str = "response_format"
+    section: Callable[[], Section] | None = None
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -43,7 +53,7 @@ class AnswerForm:
             name = function_at(found[1], self.grammar["structural_tag"], self.calls)
             message = message[found.end() :]
             if name is None:  # of the answer, where no function is called
-                return invalid_grammar(f"json: {message}", "response_format")
+                return invalid_grammar(f"json: {message}", self.json_key)
             message = f"the parameters of {name!r}: {message}"
         return invalid_grammar(message, self.key)
 
@@ -51,12 +61,16 @@ class AnswerForm:
 _WITHIN = re.compile(r"structural_tag: in (#/\S*/json_schema): json: ")
 
 
-def form_of(asked: ChatRequest, calls: CallFormat | None) -> AnswerForm:
+def form_of(
+    asked: ChatRequest, calls: CallFormat | None, keys: Mapping[str, str] = MappingProxyType({})
+) -> AnswerForm:
     """The form that `response_format`, tools or `structured_outputs` ask for.
 
-    `calls`: how the model writes calls, where it may make any. Raises `ApiError` for tools that
-    contradict each other, and for `structured_outputs` beside another form of the answer.
+    `calls`: how the model writes calls, where it may make any. `keys`: what the request calls its
+    keys, where that is something else. Raises `ApiError` for tools that contradict each other, and
+    for `structured_outputs` beside another form of the answer.
     """
+    json_key = keys.get("response_format", "response_format")
     wanted = asked.response_format
     schema: Any = None
     if isinstance(wanted, JsonObjectFormat):
@@ -64,37 +78,39 @@ def form_of(asked: ChatRequest, calls: CallFormat | None) -> AnswerForm:
     elif isinstance(wanted, JsonSchemaFormat):
         schema = wanted.json_schema.json_schema
         schema = {} if schema is None else schema
-    others = [("response_format", schema is not None), ("tools", calls is not None)]
+    others = [(json_key, schema is not None), ("tools", calls is not None)]
     for name, there in others:
         if there and asked.says("structured_outputs"):
             said = f"{name} and structured_outputs ask for different forms of the answer: give one"
             raise ApiError(400, said, param=name)
     if calls is not None:
-        tag = {"structural_tag": _calling(asked, calls, schema)}
-        return AnswerForm("tools", tag, calls)
+        if schema is not None and not isinstance(schema, dict | bool):
+            raise ApiError(400, "a JSON Schema is an object or a boolean", param=json_key)
+        return _calling(asked, calls, schema, json_key)
     if schema is None:
         return AnswerForm()
     form = {"json_object": True} if schema is _ANY_OBJECT else {"json": schema}
-    return AnswerForm("response_format", form)
+    return AnswerForm(json_key, form)
 
 
-def must_call(asked: ChatRequest) -> bool:
-    """Whether its answer is a call, or several, and nothing else."""
-    return asked.tool_choice == "required" or isinstance(asked.tool_choice, NamedTool)
-
-
-def _calling(asked: ChatRequest, calls: CallFormat, schema: Any) -> dict[str, Any]:
+def _calling(
+    asked: ChatRequest, calls: CallFormat, schema: dict[str, Any] | bool | None, json_key: str
+) -> AnswerForm:
     """Calls, or beside them what the answer is otherwise: any text, or JSON of a schema."""
     choice = asked.tool_choice
-    if schema is not None and not isinstance(schema, dict | bool):
-        raise ApiError(400, "a JSON Schema is an object or a boolean", param="response_format")
-    return structural_tag(
+    functions = _chosen(asked.tools or (), choice)
+    names = [each.name for each in functions]
+    forced = choice == "required" or isinstance(choice, NamedTool)
+    tag = structural_tag(
         calls,
-        [(each.name, each.parameters) for each in _chosen(asked.tools or (), choice)],
-        forced=must_call(asked),
+        [(each.name, each.parameters) for each in functions],
+        forced=forced,
         several=asked.parallel_tool_calls is not False and not isinstance(choice, NamedTool),
         schema=schema,
     )
+    or_json = schema is not None and not forced
+    section = partial(Calls, calls, names, forced=forced, or_json=or_json)
+    return AnswerForm("tools", {"structural_tag": tag}, calls, json_key, section)
 
 
 def _chosen(tools: tuple[Tool, ...], choice: object) -> list[Function]:

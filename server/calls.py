@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Batch = Sequence[tuple[int, Increment]]
 """Increments that are there at the same time, each with its choice."""
 
+QUEUE_FULL = "SW-QUEUE-FULL"
+"""The code of an engine that takes nothing in now, and may later."""
+
 
 async def submitted(
     front: Front,
@@ -52,8 +55,13 @@ async def submitted(
             stream = await front.submit(prompt, params, id=name, cache_salt=exchange.key)
             streams.append(stream)
     except BaseException as error:
+        alone = front.running + front.queued <= len(streams) * params.n
         for stream in streams:
             stream.cancel()
+        most = front.limits.max_rows + front.limits.max_queue
+        if getattr(error, "code", None) == QUEUE_FULL and alone and len(prompts) > most:
+            said = f"the prompt is {len(prompts)} prompts, but {most} may run and wait at once"
+            raise ApiError(400, f"{said}: ask for them in several calls", param="prompt") from error
         if isinstance(error, StepweaveError | GrammarError):
             found = refusal(error, limits, refused)
             if len(prompts) > 1 and found.param == "prompt":
@@ -66,7 +74,7 @@ async def submitted(
 def refusal(error: Exception, limits: Limits, refused: Refused) -> ApiError:
     """What a client is told of a prompt that the engine did not take in."""
     message, code = f"{error}", getattr(error, "code", None)
-    if code == "SW-QUEUE-FULL":
+    if code == QUEUE_FULL:
         wait = {"retry-after": str(limits.retry_after_s)}
         return ApiError(429, message, code="queue_full", headers=wait)
     if isinstance(error, EngineError):

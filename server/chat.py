@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -12,9 +13,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..models.call_format import CallFormat
 from ..requests.params import SamplingParams
-from .answer_grammar import form_of, must_call
+from .answer_grammar import form_of
 from .body import read
 from .calls import Call
 from .chat_form import ChatForm
@@ -24,8 +24,8 @@ from .observers import Endpoint, Exchange
 from .open_engine import OpenEngine
 from .protocol.answers import ChatAnswer
 from .protocol.chat import ChatRequest, NamedTool
+from .protocol.sampling import PARAMETERS
 from .sections import Content, Reasoning, Section
-from .tools import Calls
 
 
 def chat_router(engine: OpenEngine) -> APIRouter:
@@ -84,11 +84,14 @@ async def begin(
     defaults = engine.settings.sampling
     room = engine.room(len(prompt.ids))
     most = min(defaults.get("max_tokens", room), room)
-    form = form_of(asked, calls)
-    form = replace(form, key=keys.get(form.key, form.key))
+    form = form_of(asked, calls, keys)
     own = {**_length(asked, most), **form.params}
     own["logprobs"] = (asked.top_logprobs or 0) if asked.logprobs else None
-    params = asked.sampling(defaults, **own)
+    try:
+        params = asked.sampling(defaults, **own)
+    except ApiError as error:
+        error.message = _named(error.message, keys)
+        raise
     if params.logprobs is not None:
         await asyncio.to_thread(lambda: engine.texts.spelled)
     end = engine.reasoning_end if params.reasoning is not False else None
@@ -99,7 +102,7 @@ async def begin(
     except ApiError as error:
         error.param = "messages" if error.param == "prompt" else error.param
         raise
-    return Begun(call, params, _sections(end, calls, forced=must_call(asked)))
+    return Begun(call, params, _sections(end, form.section))
 
 
 def _may_call(asked: ChatRequest) -> bool:
@@ -115,18 +118,24 @@ def _length(asked: ChatRequest, most: int) -> dict[str, Any]:
     return {"max_tokens": named or older or most}
 
 
+def _named(message: str, keys: Mapping[str, str]) -> str:
+    """The same of parameters by the names that they have in the request."""
+    names = {each: keys[each] for each in PARAMETERS if each in keys}
+    return re.sub("[a-z_]+", lambda word: names.get(word[0], word[0]), message)
+
+
 def _sections(
-    end: str | None, calls: CallFormat | None, *, forced: bool
+    end: str | None, answer: Callable[[], Section] | None
 ) -> Callable[[], Section] | None:
-    """What takes outputs apart; None: they are one text. `end` is that of their reasoning."""
-    if calls is None and end is None:
-        return None
+    """What takes outputs apart; None: they are one text.
+
+    `end` is that of their reasoning, and `answer` takes apart what follows.
+    """
+    if end is None:
+        return answer
 
     def begin() -> Section:
-        text: Section = Content() if calls is None else Calls(calls, forced=forced)
-        if end is None:
-            return text
         opening = end.replace("</", "<", 1) if end.startswith("</") else None
-        return Reasoning(end, text, opening)
+        return Reasoning(end, Content() if answer is None else answer(), opening)
 
     return begin

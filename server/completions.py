@@ -30,7 +30,7 @@ def completions_router(engine: OpenEngine) -> APIRouter:
         if not asked.says("max_tokens"):
             given["max_tokens"] = DEFAULT_TOKENS
         if asked.only_prompts:
-            given["max_tokens"] = 1  # an engine draws at least one
+            given |= {"max_tokens": 1, "min_tokens": 0}  # an engine draws at least one
         if asked.echo:
             given["prompt_logprobs"] = asked.logprobs
         params = asked.sampling(engine.settings.sampling, **given)

@@ -18,6 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from .errors import ApiError
 from .settings import Limits
 
+_MOST_WAITING = 8
+"""Requests of a connection, unanswered, of which another is read."""
+
 
 def connection_with(limits: Limits) -> type[asyncio.Protocol]:
     """The class of connections that obey these limits, as `uvicorn.Config` takes it."""
@@ -68,12 +71,12 @@ class _Connection(HttpToolsProtocol):
         super().data_received(data)
         if self._unfinished > self.limits.header_bytes:
             self._refuse(431, "the headers are too large")
+        elif not (self._unanswered or self._headers_due or self.transport.is_closing()):
+            self._await_headers()  # uvicorn takes a connection for idle until a byte comes
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_headers = True
-        if self._headers_due is None:
-            self._await_headers()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """What comes behind the body, as a header of its own, is for nobody here."""
@@ -90,6 +93,8 @@ class _Connection(HttpToolsProtocol):
         self._clear("_headers_due")
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
+        if len(self._unanswered) <= _MOST_WAITING:
+            self.flow.resume_reading()  # or nobody would notice that the client has left
 
     def on_body(self, body: bytes) -> None:
         self._unfinished = 0
@@ -103,6 +108,8 @@ class _Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._unanswered.popleft()
         super().on_response_complete()
+        if self._in_headers and not (self._unanswered or self.transport.is_closing()):
+            self._await_headers()
 
     def head_without_upgrade(self) -> bytes:
         """The head of the request whose headers have come, if its upgrade was not taken."""
@@ -148,15 +155,22 @@ class _Connection(HttpToolsProtocol):
             setattr(self, timer, None)
 
     def _refuse(self, status: int, message: str) -> None:
+        """End the connection, with this answer unless another is due first, or has begun."""
         if self.transport.is_closing():
             return
-        body = ApiError(status, message).body()
-        head = (
-            f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode("ascii") + body)
+        if not self._unanswered or _not_read_yet(self._unanswered[0]):
+            body = ApiError(status, message).body()
+            head = (
+                f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode("ascii") + body)
         self.transport.close()
+
+
+def _not_read_yet(cycle: RequestResponseCycle) -> bool:
+    """Whether its body is not complete, and its answer has not begun."""
+    return cycle.more_body and not cycle.response_started
 
 
 class _Parser(HttpRequestParser):

@@ -47,7 +47,7 @@ class Conversations:
         Raises `ApiError` where the template refuses it, and for an image that cannot be taken.
         """
         if tools or any(map(_of_calls, messages)):
-            await self.call_format()
+            await self.call_format("tools" if tools else "messages")
         try:
             return await asyncio.to_thread(self._encode, messages, tools)
         except ChatError as error:
@@ -56,11 +56,13 @@ class Conversations:
         except RequestError as error:
             raise ApiError(400, f"{error}", param="messages") from error
 
-    async def call_format(self) -> CallFormat:
-        """How this model writes calls. Raises `ApiError` where its template has no form of them."""
+    async def call_format(self, param: str = "tools") -> CallFormat:
+        """How this model writes calls. Raises `ApiError`, which blames this key of the request,
+        where its template has no form of them.
+        """
         found = await asyncio.to_thread(lambda: self._call_format)
         if isinstance(found, ChatError):
-            raise ApiError(400, f"{found}", param="tools", code="unsupported_parameter")
+            raise ApiError(400, f"{found}", param=param, code="unsupported_parameter")
         return found
 
     @cached_property

@@ -31,12 +31,14 @@ class Echo:
         A text that is not what its tokens write, as where the model's own format is put around it,
         ends where it does for each token behind that.
         """
-        offsets = Offsets()
+        offsets = Offsets(texts.begins_at(self.token_ids))
         offsets.next(texts.writes(self.token_ids[0]))
         rest = texts.listed(found, top, offsets)
         return {
             "tokens": [texts.name(self.token_ids[0]), *rest["tokens"]],
             "token_logprobs": [None, *rest["token_logprobs"]],
             "top_logprobs": [None, *rest["top_logprobs"]],
-            "text_offset": [min(each, len(self.text)) for each in (0, *rest["text_offset"])],
+            "text_offset": [
+                min(max(each, 0), len(self.text)) for each in (0, *rest["text_offset"])
+            ],
         }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..serving.engine import EngineError
 from .answers import StreamedAnswer, WholeAnswer
 from .calls import Call, submitted, unavailable
 from .conversations import Conversations
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class OpenEngine:
-    """What generates behind the API. `draining`: it finishes what runs, and takes nothing in."""
+    """What generates behind the API. `draining`: it finishes what runs, and takes nothing in.
+
+    Raises `EngineError` for a marker of reasoning that no text has.
+    """
 
     front: Front
     settings: Settings
@@ -44,6 +48,11 @@ class OpenEngine:
         self.conversations = Conversations(
             self.front.tokenizer, self.most_characters, self.front.images
         )
+        if any(map(self.texts.hides, self._marker)):
+            raise EngineError(
+                f"nodes.bitmask: reasoning_end: {self.reasoning_end!r} has a special token, which "
+                "no text has: an answer cannot be taken apart there; give another text, or none"
+            )
 
     @property
     def fingerprint(self) -> str:

@@ -28,7 +28,10 @@ _DELTAS: Mapping[Kind, str] = {
 
 @dataclass
 class _Item:
-    """An item of the output. `text`: of a call, its arguments. `index`: which item it is."""
+    """An item of the output. `text`: of a call, its arguments. `index`: which item it is.
+
+    `whole`: the end of the response may complete it. A call is not until its last piece is there.
+    """
 
     kind: Kind
     index: int
@@ -36,8 +39,10 @@ class _Item:
     text: str = ""
     logprobs: list[dict[str, object]] = field(default_factory=list)
     status: str = "in_progress"
+    whole: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.whole = self.kind != "function_call"
         token = secrets.token_hex(16)
         self.id, self.call_id = f"{_IDS[self.kind]}_{token}", f"call_{token}"
 
@@ -111,10 +116,10 @@ class ResponseForm(Form):
             return self.failed(ApiError(503, "the service has ended before the answer"))
         cut = reason == "length"
         status = "incomplete" if cut else "completed"
-        out = [*self._beginning()]
+        out = [*self._beginning(), *self._closed(status)]
         if not any(item.kind != "reasoning" for item in self._items):
             out += self._written([Piece("content", "")])  # whoever looks for a message finds one
-        out += self._closed(status)
+            out += self._closed(status)
         details = {"reason": "max_output_tokens"} if cut else None
         out.append(self._lifecycle(status, incomplete_details=details))
         return b"".join(out)
@@ -145,6 +150,7 @@ class ResponseForm(Form):
                 if self._open is None or self._open.kind != kind:
                     yield from self._opened(_Item(kind, len(self._items)))
             assert self._open is not None, "arguments come after the name of their call"
+            self._open.whole = self._open.whole or piece.last
             if piece.text:
                 yield self._delta(self._open, piece.text)
 
@@ -171,7 +177,7 @@ class ResponseForm(Form):
         if item is None:
             return
         done = f"{_DELTAS[item.kind]}.done"
-        item.status = status
+        item.status = status if item.whole else "incomplete"
         if item.kind == "function_call":
             yield self._event(done, **item.place, name=item.name, arguments=item.text)
         else:

@@ -49,9 +49,13 @@ class TokenTexts:
         added = self._tokenizer.added_tokens_decoder.items()
         return frozenset(index for index, token in added if token.special)
 
+    def hides(self, token: int) -> bool:
+        """Whether texts never have it."""
+        return token in self._control
+
     def writes(self, token: int) -> bytes:
         """What it adds to a text: its bytes, but for control tokens."""
-        return b"" if token in self._control else self.spells(token)
+        return b"" if self.hides(token) else self.spells(token)
 
     def name(self, token: int) -> str:
         """Its text, or `bytes:\\xe2\\x82` for a part of a character: names must not coincide."""
@@ -75,21 +79,36 @@ class TokenTexts:
             for each in found
         ]
 
-    def written(self, tokens: Iterable[int]) -> str:
-        """The text that tokens write."""
-        return b"".join(map(self.writes, tokens)).decode(errors="replace")
+    def written(self, tokens: Sequence[int]) -> str:
+        """The text that tokens write, as the tokenizer has it."""
+        text = self._tokenizer.decode(
+            list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        assert isinstance(text, str)
+        return text
+
+    def begins_at(self, tokens: Sequence[int]) -> int:
+        """Where in their text the first of these tokens begins: -1 where the tokenizer drops the
+        first space of a text, else 0.
+        """
+        spelled = b"".join(map(self.writes, tokens)).decode(errors="replace")
+        return -1 if spelled == " " + self.written(tokens) else 0
 
     def listed(self, found: Sequence[TokenLogprob], top: int, offsets: Offsets) -> Listed:
         """`logprobs` of a choice of /v1/completions, of the tokens that follow those before."""
         return {
             "tokens": [self.name(each.token) for each in found],
             "token_logprobs": [_finite(each.logprob) for each in found],
-            "top_logprobs": [
-                {self.name(token): _finite(value) for token, value in each.top[:top]}
-                for each in found
-            ],
+            "top_logprobs": [self._best(each.top[:top]) for each in found],
             "text_offset": [offsets.next(self.writes(each.token)) for each in found],
         }
+
+    def _best(self, top: Sequence[tuple[int, float]]) -> dict[str, float]:
+        """By their names; of several tokens of one name the most probable, which is the first."""
+        found: dict[str, float] = {}
+        for token, value in top:
+            found.setdefault(self.name(token), _finite(value))
+        return found
 
     def _chat_token(self, token: int, logprob: float) -> dict[str, object]:
         spelled = self.spells(token)
@@ -103,7 +122,8 @@ class TokenTexts:
 class Offsets:
     """At which character of a text each of its tokens begins.
 
-    A token that begins within a character counts from where that character does.
+    A token that begins within a character counts from where that character does; behind one that
+    is never finished, from behind what stands for it.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -113,6 +133,10 @@ class Offsets:
 
     def next(self, written: bytes) -> int:
         """Where the next token begins, which writes these bytes."""
+        pending, _ = self._decoder.getstate()
+        if pending and written and written[0] & 0xC0 != 0x80:  # it continues no character
+            self._characters += len(self._decoder.decode(b"", final=True))
+            self._decoder.reset()
         found = self._characters
         self._characters += len(self._decoder.decode(written))
         return found

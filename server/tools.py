@@ -81,17 +81,27 @@ def function_at(pointer: str, tag: Any, form: CallFormat) -> str | None:
 class Calls:
     """A section of text and then calls, in the form that the grammar holds them to.
 
-    White space before the first call belongs to neither. An output that was cut short gives what
-    there is of its last call. `forced`: it has calls only, so that no text is to be shown where it
-    was cut before the first.
+    A call begins where the form's beginning has one of the `names` behind it. White space before
+    the first belongs to neither. An output that was cut short gives what there is of its last call.
+    `forced`: it has calls only, so that no text is to be shown where it was cut before the first.
+    `or_json`: it has calls only, or else it is JSON, which may have what begins a call in it.
     """
 
-    def __init__(self, form: CallFormat, *, forced: bool = False) -> None:
-        self._form, self._forced = form, forced
+    def __init__(
+        self,
+        form: CallFormat,
+        names: Sequence[str],
+        *,
+        forced: bool = False,
+        or_json: bool = False,
+    ) -> None:
+        self._form, self._forced, self._or_json = form, forced, or_json
+        self._named = tuple(name + form.between for name in names)
         self._held = ""
         self._count = 0  # calls that have begun
         self._arguments: _JsonEnd | None = None  # of the call that is under way
         self._inside = False  # a call has begun, or ended; no text can follow
+        self._shown = False  # there was text
 
     def push(self, text: str) -> Iterator[Piece]:
         self._held += text
@@ -101,22 +111,41 @@ class Calls:
             pass
 
     def finish(self) -> Iterator[Piece]:
-        if not self._inside and self._held and not self._forced:
+        in_name = self._form.begin in self._held and not self._or_json
+        if self._held and not (self._inside or self._forced or in_name):
             yield Piece("content", self._held)
         self._held = ""
 
     def _content(self) -> Iterator[Piece]:
-        before, begun, after = self._held.partition(self._form.begin)
-        if begun:
-            self._inside, self._held = True, after
-            if before := before.rstrip():
-                yield Piece("content", before)
-            return
-        kept = held_back(self._held, (self._form.begin,))
-        shown = self._held[: len(self._held) - kept].rstrip()
-        self._held = self._held[len(shown) :]
+        start = self._beginning()
+        shown = self._held[:start].rstrip()
+        behind = self._held[start + len(self._form.begin) :]
+        if behind.startswith(self._named):
+            self._inside, self._held = True, behind
+        else:
+            self._held = self._held[len(shown) :]
         if shown:
+            self._shown = True
             yield Piece("content", shown)
+
+    def _beginning(self) -> int:
+        """Where the first call begins, or may yet; nowhere: the end of what is held."""
+        held, begin = self._held, self._form.begin
+        if self._or_json:
+            start = len(held) - len(held.lstrip())
+            return start if not self._shown and self._may_call(held[start:]) else len(held)
+        start = held.find(begin)
+        while start >= 0 and not self._may_call(held[start:]):
+            start = held.find(begin, start + 1)
+        return start if start >= 0 else len(held) - held_back(held, (begin,))
+
+    def _may_call(self, text: str) -> bool:
+        """Whether a call begins the text, or may once there is more of it."""
+        begin = self._form.begin
+        if not text.startswith(begin):
+            return begin.startswith(text)
+        behind = text[len(begin) :]
+        return any(each.startswith(behind[: len(each)]) for each in self._named)
 
     def _step(self) -> Generator[Piece, None, bool]:
         """One step within the calls; returns whether there is another."""

@@ -198,7 +198,7 @@ ENGINE: tuple[Figure[Counted], ...] = (
     Figure(
         "stepweave:up",
         "gauge",
-        "1 while the engine answers, 0 when its latest run has failed as a whole.",
+        "1 while the engine answers, 0 when it is dead, as /health says.",
         lambda of: int(of.llm.service.alive),
     ),
     Figure(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from pydantic import GetJsonSchemaHandler, model_validator
@@ -21,9 +21,12 @@ class Body(Keys):
 
     `REFUSED` has the keys that other servers take and this one does not, with what to do instead.
     Where a value is that key's default, so that it asks for nothing, the key may be there.
+    `UNREAD` has those that a client's own object carries beside what was sent to it: they say
+    nothing, whatever they are.
     """
 
     REFUSED: ClassVar[Refused] = {}
+    UNREAD: ClassVar[Collection[str]] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -42,7 +45,8 @@ class Body(Keys):
                 said = f"{name} is not supported; {advice}"
                 raise ApiError(400, said, param=name, code="unsupported_parameter")
         left_out = {key for key, value in given.items() if value is None and cls._optional(key)}
-        return {key: value for key, value in given.items() if key not in named | left_out}
+        without = named | left_out | {*cls.UNREAD}
+        return {key: value for key, value in given.items() if key not in without}
 
     @classmethod
     def __get_pydantic_json_schema__(

@@ -39,6 +39,7 @@ class CalledFunction(Body):
 
     name: FunctionName
     arguments: Text
+    UNREAD: ClassVar = ("parsed_arguments",)
 
 
 class ToolCall(Body):
@@ -47,6 +48,7 @@ class ToolCall(Body):
     id: ShortText
     type: Literal["function"] = "function"
     function: CalledFunction
+    UNREAD: ClassVar = ("index",)
 
 
 class SystemMessage(Body):
@@ -75,6 +77,7 @@ class AssistantMessage(Body):
         Annotated[tuple[ToolCall, ...], Field(max_length=MAX_CALLS, fail_fast=True), Listed] | None
     ) = None
     name: ShortText | None = None
+    UNREAD: ClassVar = ("parsed",)
     REFUSED: ClassVar = {
         "function_call": ("use tool_calls", ()),
         "refusal": ("write it as content", ()),

@@ -193,6 +193,54 @@ def test_the_async_client_parses_streams_and_refuses(base_url: str) -> None:
     asyncio.run(use())
 
 
+def by_hand(chunks: Any) -> Any:
+    """The message that a loop over a stream puts together."""
+    calls: list[Any] = []
+    for chunk in chunks:
+        for part in chunk.choices[0].delta.tool_calls or ():
+            if part.id:
+                calls.append(part)
+            else:
+                calls[part.index].function.arguments += part.function.arguments
+    return {"role": "assistant", "tool_calls": calls}
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # the client's own, of `parsed`
+@pytest.mark.parametrize(
+    ("way", "called"),
+    [
+        *[(way, True) for way in ("create", "parse", "stream", "by hand")],
+        *[(way, False) for way in ("create", "parse", "stream")],
+    ],
+)
+def test_a_message_goes_back_as_the_client_has_it(
+    client: openai.OpenAI, way: str, called: bool
+) -> None:
+    """With all that the client's own object has beside what was sent to it."""
+    body: Any = {"model": "embedded", "messages": ASKED, "temperature": 0}
+    chats = client.chat.completions
+    if called:
+        tool = openai.pydantic_function_tool(Person, name="person")
+        body |= {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
+    elif way != "create":
+        body["response_format"] = Person
+    if way == "parse":
+        said: Any = chats.parse(**body).choices[0].message
+    elif way == "stream":
+        with chats.stream(**body) as stream:
+            said = stream.get_final_completion().choices[0].message
+    elif way == "by hand":
+        said = by_hand(chats.create(**body, stream=True))
+    else:
+        said = chats.create(**body).choices[0].message
+    calls = said["tool_calls"] if isinstance(said, dict) else said.tool_calls or ()
+    assert bool(calls) == called
+    results = [{"role": "tool", "tool_call_id": each.id, "content": "done"} for each in calls]
+    more: Any = [*ASKED, said, *results]
+    again = chats.create(**{**GREEDY, "max_tokens": 2}, messages=more)
+    assert again.choices[0].finish_reason == "length"
+
+
 def test_what_an_event_loop_cancels_or_leaves_ends(
     service: Process, client: openai.OpenAI, base_url: str
 ) -> None:

@@ -30,7 +30,7 @@ class SlowOnly:
     """A tokenizer without the library's own stream behind it."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self.decode = tokenizer.decode
+        self.decode, self.encode = tokenizer.decode, tokenizer.encode
 
 
 def text(ids: list[int]) -> str:
@@ -76,7 +76,7 @@ def test_after_a_prompt_only_the_new_text_comes(tokenizer: Any) -> None:
     for _ in range(50):
         prompt: list[int] = BPE("the prompt: " + draw.choice(NAUGHTY))["input_ids"]
         ids: list[int] = BPE(draw.choice(NAUGHTY))["input_ids"]
-        whole, before = text(prompt + ids), text(prompt).rstrip("\N{REPLACEMENT CHARACTER}")
+        whole, before = text(prompt + ids), text(prompt)
         assert "".join(stream(tokenizer, ids, [], prompt)) == whole[len(before) :]
 
 

@@ -12,7 +12,15 @@ from transformers import PreTrainedTokenizerBase
 from stepweave.models.tokenizer import load_tokenizer
 from stepweave.server import conversations
 from stepweave.server.conversations import Conversations
-from stepweave.server.protocol.chat import AssistantMessage, Message, UserMessage
+from stepweave.server.errors import ApiError
+from stepweave.server.protocol.chat import (
+    AssistantMessage,
+    Function,
+    Message,
+    Tool,
+    ToolMessage,
+    UserMessage,
+)
 
 WITHOUT_CALLS = (
     "{% for message in messages %}{% if 'tool_calls' in message %}"
@@ -40,6 +48,18 @@ def test_a_message_with_an_empty_list_of_calls_has_none(
         messages: list[Message] = [HELLO, said]
         encoded.append(asyncio.run(found.encode(messages, ())))
     assert encoded[0] == encoded[1]
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_a_model_without_calls_refuses_what_has_them(
+    tokenizer: PreTrainedTokenizerBase, offered: bool
+) -> None:
+    """Of the tools, or of the messages where there are none."""
+    called = ToolMessage(role="tool", content="1", tool_call_id="c")
+    tool = Tool(type="function", function=Function(name="f"))
+    with pytest.raises(ApiError, match="calls") as refused:
+        asyncio.run(Conversations(tokenizer, 100).encode([called], [tool] if offered else []))
+    assert refused.value.param == ("tools" if offered else "messages")
 
 
 def test_messages_are_made_ready_beside_the_event_loop(

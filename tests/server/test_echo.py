@@ -9,13 +9,15 @@ from typing import Any
 import openai
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from tokenizers import Tokenizer, decoders, models
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from stepweave import LLM
 from stepweave.models.source import folder_of
+from stepweave.requests.request import TokenLogprob
 from stepweave.server.echo import Echo
 from stepweave.server.protocol.answers import CompletionAnswer
-from stepweave.server.token_texts import TokenTexts
+from stepweave.server.token_texts import Offsets, TokenTexts
 from tests.server.in_thread import Running
 from tests.server.test_generating import events, post
 
@@ -127,6 +129,12 @@ def test_of_no_tokens_the_answer_is_the_prompt_with_its_log_probabilities(
     assert answer["usage"]["prompt_tokens"] == more["usage"]["prompt_tokens"]
 
 
+def test_a_least_number_of_tokens_is_no_matter_where_there_are_none(service: Running) -> None:
+    asked = {"prompt": "The fox", "echo": True, "max_tokens": 0, "min_tokens": 4}
+    [choice] = post(service, "/v1/completions", **asked)["choices"]
+    assert choice["text"] == "The fox"
+
+
 def test_of_no_tokens_a_stream_is_the_prompt(service: Running) -> None:
     asked = {"prompt": "The fox", "echo": True, "max_tokens": 0}
     found = [event["choices"][0] for event in events(service, "/v1/completions", **asked)]
@@ -152,3 +160,43 @@ def test_a_prompt_without_log_probabilities_is_text_alone(llm: LLM) -> None:
     assert Echo.of("as given", ids, texts).text == "as given"
     told = Echo("a", ids).logprobs([], 1, texts)
     assert told["token_logprobs"] == [None]
+
+
+def test_a_first_space_that_the_tokenizer_drops_is_in_no_text_and_no_offset() -> None:
+    """As tokenizers of Llama 2 do."""
+    words = ["▁The", "▁fox", "▁ran"]
+    singles = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    vocabulary = {each: index for index, each in enumerate([*singles, *words])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    wrap: Any = PreTrainedTokenizerFast
+    texts = TokenTexts(wrap(tokenizer_object=backend, bos_token="<s>", unk_token="<unk>"))
+    ids = [1, *(vocabulary[each] for each in words)]
+    echo = Echo.of(tuple(ids), ids, texts)
+    assert echo.text == "The fox ran"
+    told = echo.logprobs([TokenLogprob(each, -1.0, 1) for each in ids[1:]], 0, texts)
+    assert told["text_offset"] == [0, 0, 3, 7]
+
+
+def test_of_two_tokens_of_one_name_the_more_probable_is_told() -> None:
+    texts: Any = TokenTexts.__new__(TokenTexts)
+    texts.spelled, texts._control = [b"T", b"T", b"a"], frozenset()
+    found = TokenLogprob(0, -0.5, 1, ((0, -0.5), (2, -1.0), (1, -9.0)))
+    assert texts.listed([found], 3, Offsets())["top_logprobs"] == [{"T": -0.5, "a": -1.0}]
+
+
+def test_a_token_behind_a_character_that_is_never_finished_begins_behind_it() -> None:
+    offsets = Offsets()
+    first, second = "é".encode()[:1], "é".encode()[1:]
+    written = [first, b"a", first, second, first, b"", b"b"]
+    text = b"".join(written).decode(errors="replace")
+    found = [offsets.next(each) for each in written]
+    assert found == [0, 1, 2, 2, 3, 3, 4]
+    assert [text[at] for at in found[1::5]] == ["a", "b"]

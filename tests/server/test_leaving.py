@@ -106,13 +106,19 @@ def test_a_client_that_leaves_frees_its_row(service: Running, stream: bool) -> N
     assert WATCHER.answers[0].status == 499
 
 
+HEALTH = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("later", [True, False])
 def test_a_client_that_leaves_frees_its_row_also_where_it_has_asked_for_more(
-    service: Running, stream: bool
+    service: Running, stream: bool, later: bool
 ) -> None:
     """The next request of the connection was there already, and waited for the first."""
     wire = sent(service, {**LONG, "stream": stream})
-    wire.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+    if later:
+        WATCHER.when(lambda: WATCHER.increments)
+    wire.sendall(HEALTH)
     WATCHER.when(lambda: WATCHER.increments)
     wire.close()
     assert ended(service) == "cancelled"
@@ -215,6 +221,59 @@ def test_headers_that_do_not_come_end_the_connection() -> None:
                     assert wire.recv(1000) == b"", "closed, without an answer"
                 except ConnectionResetError:
                     continue
+
+
+def rest(wire: socket.socket) -> bytes:
+    """All that comes until the service ends the connection."""
+    found = b""
+    try:
+        while part := wire.recv(65536):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+@pytest.mark.parametrize("behind", [b"\r\n", b"GET"])
+def test_a_connection_that_is_idle_ends_also_where_a_byte_came_behind_its_answer(
+    behind: bytes,
+) -> None:
+    settings = Settings(models=("embedded",), limits=Limits(header_s=0.3, idle_s=60))
+    with (
+        running(settings, pipeline="synchronous") as service,
+        socket.create_connection(("127.0.0.1", service.port), 30) as wire,
+    ):
+        wire.sendall(HEALTH)
+        assert b'{"status"' in wire.recv(65536)
+        wire.sendall(behind)
+        assert rest(wire) == b""
+
+
+def test_headers_that_wait_for_an_answer_to_end_do_not_end_it() -> None:
+    """Their time begins behind it."""
+    settings = Settings(models=("embedded",), limits=Limits(header_s=0.1, idle_s=60))
+    with (
+        running(settings, observers=(WATCHER,)) as service,
+        sent(service, {**LONG, "max_tokens": 300, "stream": True}) as wire,
+    ):
+        wire.sendall(HEALTH + HEALTH[:-2])
+        told = rest(wire)
+    [output] = [each.output for each in WATCHER.increments if each.output is not None]
+    assert output.timings is not None
+    assert output.timings.total_s is not None
+    assert output.timings.total_s > 0.1
+    assert b"data: [DONE]" in told
+    assert told.count(b'{"status"') == 1
+
+
+def test_what_is_no_request_is_not_answered_within_another_answer(service: Running) -> None:
+    with sent(service, {**LONG, "stream": True}) as wire:
+        WATCHER.when(lambda: WATCHER.increments)
+        wire.sendall(b"\0no request\r\n\r\n")
+        told = rest(wire)
+    assert told.count(b"HTTP/1.1 ") == 1
+    assert b"this is not an HTTP request" not in told
+    assert ended(service) == "cancelled"
 
 
 def test_observers_are_told_of_each_request(service: Running) -> None:

@@ -14,6 +14,7 @@ import pytest
 from stepweave.server.protocol.answers import ErrorAnswer
 from stepweave.server.settings import Limits, Settings
 from tests.server.in_thread import Running, running
+from tests.server.leftovers import until
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -339,6 +340,20 @@ def test_a_full_queue_is_429_and_says_when_to_come_again(service: Running) -> No
         assert int(answer.headers["retry-after"]) >= 1
         error = refused(answer, 429)
         assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
+
+
+def test_more_prompts_than_the_service_holds_are_not_to_be_tried_again(
+    service: Running, client: httpx.Client
+) -> None:
+    """Not even where nobody else asks for anything; fewer are served."""
+    ask = {"max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    until(lambda: not service.llm.service.unended, "nothing is left of others")
+    answer = client.post("/v1/completions", json={**ask, "prompt": ["a"] * 8})
+    error = refused(answer, 400)
+    assert error["param"] == "prompt"
+    assert "8 prompts, but 5 may run and wait at once" in error["message"]
+    until(lambda: not service.llm.service.unended, "those that were taken in have ended")
+    assert client.post("/v1/completions", json={**ask, "prompt": ["a"] * 3}).status_code == 200
 
 
 def test_what_drains_takes_nothing_in(service: Running, client: httpx.Client) -> None:

@@ -28,7 +28,7 @@ TEXTS = (
 
 
 def sections() -> Section:
-    return Reasoning("</think>", Calls(CALLS), "<think>")
+    return Reasoning("</think>", Calls(CALLS, ["add", "neg"]), "<think>")
 
 
 def form(make: Any = sections) -> ResponseForm:
@@ -110,6 +110,23 @@ def test_an_output_that_was_cut_short_says_so_of_itself_and_of_its_last_item() -
     response = events[-1]["response"]
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
     assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
+
+
+def test_an_output_that_was_cut_within_its_reasoning_has_no_reasoning_that_is_complete() -> None:
+    output_of = streamed("so", [1], "length")[-1]["response"]["output"]
+    assert [(each["type"], each["status"]) for each in output_of] == [
+        ("reasoning", "incomplete"),
+        ("message", "incomplete"),
+    ]
+
+
+def test_a_call_that_a_stop_string_cut_short_is_not_complete() -> None:
+    response = streamed('</think><call>{"name": "add", "arguments": {"a"', [20])[-1]["response"]
+    assert response["status"] == "completed"
+    [call] = response["output"]
+    assert (call["type"], call["status"], call["arguments"]) == (
+        *("function_call", "incomplete", '{"a"'),
+    )
 
 
 @pytest.mark.parametrize(("status", "code"), [(500, "server_error"), (400, "invalid_prompt")])

@@ -39,6 +39,9 @@ TOOL: Any = {
     "strict": True,
 }
 
+UNIQUE = {
+    "format": {"type": "json_schema", "name": "a", "schema": {"type": "array", "uniqueItems": True}}
+}
 OF_CHATS = ("name", "description", "parameters")
 
 
@@ -282,6 +285,10 @@ def test_log_probabilities_are_those_of_a_chat(service: Running, client: openai.
         ({"tools": [TOOL], "top_logprobs": 1}, "include", "without tools"),
         ({"text": {"format": {"type": "grammar"}}}, "text", "json_schema"),
         ({"text": {"verbosity": "low"}}, "verbosity", "message"),
+        ({"text": UNIQUE}, "text", "uniqueItems"),
+        ({"text": UNIQUE, "tools": [TOOL]}, "text", "uniqueItems"),
+        ({"text": UNIQUE, "structured_outputs": {"regex": "a"}}, "text", "text and structured_"),
+        ({"min_tokens": 5}, "min_tokens", "at most max_output_tokens, 4"),
         ({"input": []}, "input", "at least 1"),
         ({"input": [{"type": "item_reference", "id": "1"}]}, "input", "function_call_output"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from stepweave.models.source import resolve
 from stepweave.models.tokenizer import load_tokenizer
 from stepweave.server.sections import Piece, Reasoning, Section
 from stepweave.server.tools import Calls, structural_tag
+from stepweave.serving.engine import EngineError
 from tests.server.in_thread import Running, running
 
 CHAT = "/v1/chat/completions"
@@ -134,9 +136,10 @@ FORMS = [
     CallFormat("<function=", ">", "</function>", "</function><function="),  # `>` is in the middle
 ]
 TEXTS = st.text(st.sampled_from('<tool_cal>\n{}[]"\\, :aé'), max_size=12)
+NAMES = ["f", "person", "a.b-c_d"]
 CALLS = st.lists(
     st.tuples(
-        st.sampled_from(["f", "person", "a.b-c_d"]),
+        st.sampled_from(NAMES),
         st.dictionaries(TEXTS, TEXTS | st.integers() | st.lists(TEXTS, max_size=2), max_size=2),
     ),
     min_size=1,
@@ -145,16 +148,16 @@ CALLS = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(FORMS), TEXTS, CALLS, st.data())
+@given(st.sampled_from(FORMS), TEXTS, CALLS, st.booleans(), st.data())
 def test_a_text_in_any_pieces_gives_the_calls_that_it_was_made_of(
-    form: CallFormat, before: str, calls: list[tuple[str, Any]], data: st.DataObject
+    form: CallFormat, before: str, calls: list[tuple[str, Any]], json_or: bool, data: st.DataObject
 ) -> None:
     if form.middle is None:
         calls = calls[:1]
     written = [f"{name}{form.between}{json.dumps(arguments)}" for name, arguments in calls]
-    before = before.replace(form.begin[0], "")  # so that no call begins in it
+    before = "" if json_or else before
     text = before + form.begin + (form.middle or "").join(written) + form.end
-    found = in_pieces(Calls(form), text, data)
+    found = in_pieces(Calls(form, NAMES, or_json=json_or), text, data)
     assert [each.text for each in found if each.kind == "name"] == [name for name, _ in calls]
     for index, (_, arguments) in enumerate(calls):
         told = "".join(
@@ -163,6 +166,31 @@ def test_a_text_in_any_pieces_gives_the_calls_that_it_was_made_of(
         assert json.loads(told) == arguments
     content = "".join(each.text for each in found if each.kind == "content")
     assert content == before.rstrip()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_json_in_place_of_calls_is_text_whatever_is_in_it(
+    form: CallFormat, data: st.DataObject
+) -> None:
+    """Also where calls begin as it does, and where a text in it is a call."""
+    call = f"{form.begin}f{form.between}{{}}{form.end}"
+    for value in ({"name": "Max", "age": 1}, {"name": "f", "age": 1}, {"b": call}, [call]):
+        text = json.dumps(value)
+        found = in_pieces(Calls(form, NAMES, or_json=True), text, data)
+        assert {each.kind for each in found} == {"content"}
+        assert "".join(each.text for each in found) == text
+
+
+def test_what_may_become_a_call_is_held_back_and_no_more() -> None:
+    for form in FORMS:
+        section = Calls(form, NAMES, or_json=True)
+        assert [*section.push(f"{form.begin}per")] == []
+        assert [each.kind for each in section.push(f"son{form.between}")] == ["name"]
+        section = Calls(form, NAMES, or_json=True)
+        text = f"{form.begin}pers"
+        assert [*section.push(text), *section.push("u")] == [Piece("content", f"{text}u")]
 
 
 @settings(max_examples=100, deadline=None)
@@ -306,6 +334,20 @@ def test_with_a_response_format_the_answer_is_of_it_or_a_call(
         assert json.loads(whole["message"]["content"]).keys() == {"city"}
     else:
         assert whole["message"]["tool_calls"][0]["function"]["name"] == "person"
+
+
+@pytest.mark.parametrize("asked_for", ["json_schema", "json_object"])
+def test_a_response_format_whose_answers_begin_as_calls_do_is_answered(
+    llama: Running, asked_for: str
+) -> None:
+    wanted: dict[str, Any] = {"type": asked_for}
+    if asked_for == "json_schema":
+        wanted["json_schema"] = {"name": "a", "schema": PERSON["function"]["parameters"]}
+    whole, streamed = asked(llama, tools=[PLACE], response_format=wanted)
+    assert "tool_calls" not in whole["message"]
+    assert json.loads(whole["message"]["content"])["name"] == "Max Tanaka"
+    text = "".join(each["delta"].get("content", "") for each in streamed)
+    assert text == whole["message"]["content"]
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", None])
@@ -457,3 +499,12 @@ def test_reasoning_comes_apart_from_the_answer() -> None:
         assert "reasoning_content" not in hidden["message"]
         assert not any("reasoning_content" in each["delta"] for each in streamed)
         assert hidden["message"]["content"] == message["content"]
+
+
+def test_a_marker_of_reasoning_that_no_text_has_is_refused_at_once() -> None:
+    said = "reasoning_end: '<|user|>' has a special token"
+    with (
+        pytest.raises(EngineError, match=re.escape(said)),
+        running(overrides={"nodes.bitmask.reasoning_end": "<|user|>"}),
+    ):
+        pass

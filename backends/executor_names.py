@@ -5,9 +5,9 @@ An executor of a backend's name runs plans on the streams of that backend's devi
 
 from __future__ import annotations
 
-from ..graph.errors import StepweaveError, did_you_mean
+from ..graph.errors import StepweaveError
 from .backend import Backend
-from .registry import backend_named, with_streams
+from .registry import backend_named, nearest_device, with_streams
 
 ON_HOST_THREADS = ("serial", "threads")
 
@@ -28,6 +28,6 @@ def streams_behind(executor: str) -> Backend | None:
     if executor in names and (found := backend_named(executor)).has_streams:
         return found
     raise StepweaveError(
-        f"there is no executor {executor!r}{did_you_mean(executor, names)}; there are "
+        f"there is no executor {executor!r}{nearest_device(executor, names)}; there are "
         f"{', '.join(names)}"
     )

@@ -6,7 +6,7 @@ torch, so a pipeline file is checked without it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -75,6 +75,18 @@ def with_streams() -> tuple[str, ...]:
     )
 
 
+def nearest_device(name: str, known: Collection[str]) -> str:
+    """` (did you mean 'x'?)`, or the `known` names of devices, as `did_you_mean` says it.
+
+    What people call a device by what it is, and not by its maker's interface, is spelt nearly as
+    the host.
+    """
+    if name.partition(":")[0].lower() == "gpu":
+        known = [each for each in known if each in _shipped() and not backend_named(each).on_host]
+        return f" (did you mean {known[0]!r}?)" if known else ""
+    return did_you_mean(name, known)
+
+
 def loaded_backends() -> Sequence[Backend]:
     """Every backend that something in this process may have used."""
     for name in _shipped():
@@ -97,7 +109,7 @@ def _load(name: str) -> Backend:
             return load(point, "backend", partial(_checked, name), NoDevice)
     known = known_backends()
     raise NoDevice(
-        f"there is no device {name[:60]!r}{did_you_mean(name, known)}; there are backends for "
+        f"there is no device {name[:60]!r}{nearest_device(name, known)}; there are backends for "
         f"{', '.join(known)}"
     )
 

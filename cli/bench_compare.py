@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,11 +33,15 @@ if TYPE_CHECKING:
     from ..configs.schema import PipelineConfig
     from .bench import CompareOptions
 
+_KEYS = "STEPWEAVE_API_KEY"  # a server asks for what this variable says
+
 
 def bench_compare(asked: CompareOptions) -> int:
     """1 if a request failed, 130 or 143 if Ctrl-C or TERM ended it early."""
     check_files(asked.output)
     load = load_of(asked)
+    if asked.offline and not any(map(_is_url, (asked.a, asked.b))):
+        _refuse_http_options(asked)
     with progress_bar(load.count * asked.rounds * 2) as bar:
         progress = _Progress(bar, load.count)
         session = Session(on_progress=progress.seen)
@@ -54,12 +59,24 @@ def bench_compare(asked: CompareOptions) -> int:
     return UNSOUND if found.failed else 0
 
 
+def _is_url(side: str) -> bool:
+    return side.startswith(("http://", "https://"))
+
+
+def _refuse_http_options(asked: CompareOptions) -> None:
+    """Raises `ConfigError` for what nobody would heed; but a key may be in the environment."""
+    for name in ("model", "header", "extra_body", "timeout"):
+        if getattr(asked, name) != getattr(type(asked), name):
+            said = "is for endpoints and servers, and with --offline there is none: drop one"
+            raise ConfigError.at(Mark(f"--{name.replace('_', '-')}"), said)
+
+
 def _side(
     session: Session, asked: CompareOptions, name: str, option: str, settings: list[str] | None
 ) -> tuple[str, Turn]:
     """What a side is called, and how it takes its turn. Raises `ConfigError` or `Refused`."""
     changes = pairs(option, settings, "dotted.key=value")
-    if name.startswith(("http://", "https://")):
+    if _is_url(name):
         if changes:
             raise ConfigError.at(Mark(option), f"is for pipelines, and {name} is an endpoint")
         target = target_of(asked, asked, name, "the endpoint")
@@ -84,10 +101,14 @@ async def _offline_turn(
 async def _served_turn(
     session: Session, asked: CompareOptions, name: str, changes: Mapping[str, str], load: Load
 ) -> Result:
-    """A server of its own for the turn, so that the sides do not share memory or caches."""
+    """A server of its own for the turn, so that the sides do not share memory or caches.
+
+    It asks for no key: the load may have none, or that of another endpoint.
+    """
     settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "stepweave", "serve", name, "--port", "0", *settings]
-    async with started(command, name) as url:
+    env = {key: value for key, value in os.environ.items() if key != _KEYS}
+    async with started(command, name, env) as url:
         target = target_of(asked, asked, url, "the server")
         return await serve_bench(session, target, asked.model, load)
 

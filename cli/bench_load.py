@@ -23,6 +23,14 @@ from .settings import pairs
 COUNT, INPUT, OUTPUT = 100, 256, 128  # where nothing is said
 _RANDOM = ("input_len", "range_ratio", "prefix_len", "num_prefixes")
 _TRACED = ("speed_up", "length_scale")
+_OF_A_REQUEST = {  # what every request says itself
+    "model": "use --model",
+    "stream": "answers are always streamed",
+    "messages": "use --prompts",
+    "prompt": "use --prompts",
+    "max_tokens": "use --output-len",
+    "max_completion_tokens": "use --output-len",
+}
 
 
 def load_of(asked: LoadOptions) -> Load:
@@ -84,6 +92,8 @@ def _given(asked: LoadOptions, file: Path) -> tuple[Workload, int]:
             said = f"request {number} is a conversation: use --endpoint chat"
         if line.images or any(not isinstance(each.content, str) for each in line.messages or ()):
             said = f"request {number} has images, which no load can have yet: leave it out"
+        if asked.schemas is not None and "structured_outputs" in line.parameters:
+            said = f"request {number} has structured_outputs of its own: drop them or --schemas"
         if not of_text and line.prompt_token_ids is not None:
             said = f"request {number} has token ids: use --endpoint completions"
         if said is not None:
@@ -167,6 +177,9 @@ def _object(text: str | None) -> dict[str, Any]:
         raise ConfigError.at(Mark("--extra-body"), f"is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise ConfigError.at(Mark("--extra-body"), 'must be an object, as {"top_k": 20}')
+    for key, instead in _OF_A_REQUEST.items():
+        if key in found:
+            raise ConfigError.at(Mark("--extra-body"), f"cannot have {key!r}: {instead}")
     return found
 
 

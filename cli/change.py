@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..configs.abstract import AbstractGraph
 from ..configs.errors import ConfigError, Mark
+from ..configs.yaml_source import Located
 from ..graph.answers.between import ops_named
 from ..graph.answers.whatif import altered, scaled, with_costs, without_classes
 from ..graph.errors import GraphError, did_you_mean
@@ -17,7 +18,7 @@ from ..graph.rates import costs_by_firing
 from ..graph.step_graph import StepGraph
 from ..graph.verifier.verify import verify
 from .planned import Planned, costs_named, planned_with
-from .settings import overrides, pairs
+from .settings import overrides, pairs, told_at
 
 if TYPE_CHECKING:
     from .graph import WhatIfOptions
@@ -32,7 +33,7 @@ class Change:
     scale: Mapping[str, float] = field(default_factory=dict)  # by node or op
     cost: Mapping[str, float] = field(default_factory=dict)  # by op
     slots: Mapping[str, int] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str | Located] = field(default_factory=dict)
     rows: int | None = None  # at which the costs file is read, if not as given
     without: frozenset[str] = frozenset()  # extensions
 
@@ -67,7 +68,7 @@ class Change:
             return replace(self, slots={**self.slots, name: whole(where, value)})
         if key == "rows":
             return replace(self, rows=whole(where, value))
-        return replace(self, settings={**self.settings, key: value})
+        return replace(self, settings={**self.settings, **told_at("--sweep", {key: value})})
 
 
 PLAIN = Change()

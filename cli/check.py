@@ -9,6 +9,7 @@ from dataclasses import asdict
 from traceback import print_exception
 from typing import TYPE_CHECKING, Any
 
+from ..configs.abstract import AbstractGraph
 from ..configs.errors import ConfigError
 from ..graph.answers.folding import folded_waits
 from ..graph.answers.leases import leases_in_words
@@ -25,6 +26,7 @@ from .settings import in_stages
 from .wrapping import columns, paragraph, table, whole_items
 
 if TYPE_CHECKING:
+    from ..configs.schema import PipelineConfig
     from .verbs import CheckOptions
 
 
@@ -46,8 +48,19 @@ def check(asked: CheckOptions) -> int:
                 print(json.dumps({**success(found.plan, change), **forms_json(found)}), flush=True)
             else:
                 more = [("plans", in_words(found))] if periods(found) else []
+                more += (("note", note) for note in _idle(found.loaded.config))
                 print(_plan_text(name, found.plan, change, asked.proof, more), flush=True)
     return status
+
+
+def _idle(config: PipelineConfig | AbstractGraph) -> list[str]:
+    """What a pipeline has chosen though nothing in it uses it."""
+    if isinstance(config, AbstractGraph):
+        return []
+    from ..nodes.idle import idle
+    from ..policies.registry import DECISIONS
+
+    return idle(config.nodes, {name: getattr(config.policies, name).kind for name in DECISIONS})
 
 
 def success(plan: Plan, change: Changed | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..views.words import slots_text
 from .output import check_writable, save
 from .planned import planned
 from .reporting import say
-from .settings import overrides, pairs
+from .settings import overrides, pairs, told_at
 from .switch_lines import switch_lines
 from .wrapping import columns, paragraph, table
 
@@ -31,18 +31,23 @@ def diff(asked: DiffOptions) -> int:
     """Print the difference, and write it as a page; with `--exit-code`, 1 if there is one."""
     common = overrides(asked.settings)
     sides = [
-        (config, {**common, **pairs(option, own)})
-        for config, own, option in (
-            (asked.before, asked.before_settings, "--set-x"),
-            (asked.after, asked.after_settings, "--set-y"),
+        (config, option, pairs(option, own))
+        for config, option, own in (
+            (asked.before, "--set-x", asked.before_settings),
+            (asked.after, "--set-y", asked.after_settings),
         )
     ]
     if asked.html is not None:
         check_writable(asked.html)
-    plans = [planned(*side, costs=asked.costs, rows=asked.rows) for side in sides]
+    plans = [
+        planned(config, {**common, **told_at(option, own)}, costs=asked.costs, rows=asked.rows)
+        for config, option, own in sides
+    ]
     found = difference(plans[0], plans[1])
     switch = verified_switch(switch_plans(plans[0], plans[1])) if asked.switch else None
-    before, after = (" ".join([name, *map("=".join, own.items())]) for name, own in sides)
+    before, after = (
+        " ".join([name, *map("=".join, {**common, **own}.items())]) for name, _, own in sides
+    )
     if asked.html is not None:
         save(asked.html, diff_page(found, before, after, switch=switch))
         say(f"wrote {asked.html}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..configs.costs import load_costs
@@ -12,7 +12,9 @@ from ..configs.keys import keys
 from ..configs.load import shipped, shipped_file
 from ..configs.shipped_costs import shipped_costs
 from ..graph.errors import StepweaveError, did_you_mean
+from ..nodes import registry as nodes
 from ..nodes.registry import kind, known_kinds
+from ..policies import registry as policies
 from ..policies.registry import DECISIONS, known, policy_class
 from .wrapping import columns, paragraph
 
@@ -62,7 +64,8 @@ def _heading(text: str) -> str:
 
 
 def _kinds() -> dict[str, str]:
-    return {name: _summary(name) for name in known_kinds()}
+    unused = nodes.passed_over()
+    return {name: _summary(name) + _unused(unused.get(name)) for name in known_kinds()}
 
 
 def _summary(name: str) -> str:
@@ -75,8 +78,9 @@ def _summary(name: str) -> str:
 def _policies() -> dict[str, str]:
     """As they stand in a file, `decision: name`."""
     return {
-        f"{decision}: {name}": _decides(decision, name)
+        f"{decision}: {name}": _decides(decision, name) + _unused(unused.get(name))
         for decision in DECISIONS
+        for unused in [policies.passed_over(decision)]
         for name in known(decision)
     }
 
@@ -87,6 +91,13 @@ def _decides(decision: str, name: str) -> str:
     except StepweaveError as error:  # a package of somebody else's
         return f"cannot be used: {error.message}"
     return said.strip().split("\n")[0].rstrip(".")
+
+
+def _unused(packages: Sequence[str] | None) -> str:
+    """What is said of packages that bring another of that name."""
+    return (
+        f". That of {' and '.join(packages)} has the same name: nobody finds it" if packages else ""
+    )
 
 
 def _choices() -> dict[str, str]:

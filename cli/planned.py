@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..configs.abstract import AbstractGraph
 from ..configs.errors import ConfigError, Mark, Problem
@@ -49,7 +49,7 @@ class Planned:
 
 def planned(
     name: str,
-    overrides: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     *,
     costs: str | None = None,
     rows: int | None = None,
@@ -74,13 +74,13 @@ def costs_named(name: str | None, rows: int | None) -> Costs | None:
 
 
 def planned_with(
-    name: str, overrides: Mapping[str, str] | None, costs: Costs | None, rows: int | None
+    name: str, overrides: Mapping[str, Any] | None, costs: Costs | None, rows: int | None
 ) -> Planned:
     """The same, of a costs file that is loaded already; and what it was made of."""
     return plan_of(load(name, overrides), overrides, costs, rows)
 
 
-def runnable(name: str, overrides: Mapping[str, str], option: str = "--set") -> PipelineConfig:
+def runnable(name: str, overrides: Mapping[str, Any], option: str = "--set") -> PipelineConfig:
     """The config of something that can run. `option`: by which `overrides` were given.
 
     Its plan is made and proved as well, though the engine makes its own: what cannot run is refused
@@ -96,7 +96,7 @@ def runnable(name: str, overrides: Mapping[str, str], option: str = "--set") -> 
 
 
 def plan_of(
-    loaded: Loaded, overrides: Mapping[str, str] | None, costs: Costs | None, rows: int | None
+    loaded: Loaded, overrides: Mapping[str, Any] | None, costs: Costs | None, rows: int | None
 ) -> Planned:
     """The plan of a config that is loaded already. Raises `Refused` where there is none."""
     try:
@@ -148,7 +148,7 @@ def window_of(config: PipelineConfig | AbstractGraph) -> int:
 
 
 def _compile(
-    loaded: Loaded, graph: StepGraph, times: OpTimes | None, overrides: Mapping[str, str]
+    loaded: Loaded, graph: StepGraph, times: OpTimes | None, overrides: Mapping[str, Any]
 ) -> Plan:
     config = loaded.config
     if times is not None:

@@ -11,10 +11,27 @@ from .reporting import visible
 if TYPE_CHECKING:
     from ..requests.request import RequestOutput
 
+LEAST_LOGPROB = -9999.0
+"""For minus infinity, as over HTTP."""
+
 
 def write_json(output: RequestOutput, out: TextIO) -> None:
     """A line for one request, at once: a pipe that reads it need not wait for the others."""
-    print(json.dumps(output.to_json()), file=out, flush=True)
+    line = output.to_json()
+    try:
+        text = json.dumps(line, allow_nan=False)
+    except ValueError:  # a log-probability
+        text = json.dumps(_finite(line))
+    print(text, file=out, flush=True)
+
+
+def _finite(found: Any) -> Any:
+    """JSON has no infinity: a number stands for the log-probability of what cannot come."""
+    if isinstance(found, Mapping):
+        return {key: _finite(each) for key, each in found.items()}
+    if isinstance(found, list | tuple):
+        return [_finite(each) for each in found]
+    return max(found, LEAST_LOGPROB) if isinstance(found, float) else found
 
 
 def write_summary(summary: Mapping[str, Any], out: TextIO) -> None:
@@ -76,8 +93,10 @@ def _sentence(summary: Mapping[str, Any]) -> str:
     if summary["equal_to_synchronous"] is not None:
         same = "equal to" if summary["equal_to_synchronous"] else "NOT EQUAL to"
         if not summary["tokens"]:
-            same = "no tokens to compare with"
+            return f"{said}\nno tokens to compare with the synchronous loop"
         said += f"\n{same} the synchronous loop, {_speed(summary)}"
+        if (difference := summary["first_difference"]) is not None:
+            said += f"\nfirst difference: {visible(difference)}"
     return said
 
 

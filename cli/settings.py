@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..configs.errors import ConfigError, Mark
 from ..configs.plain import located
 from ..configs.stages import for_stages
-from ..configs.yaml_source import Located
+from ..configs.yaml_source import Located, parse_yaml
 
 
 def overrides(settings: Iterable[str] | None) -> dict[str, str]:
@@ -25,6 +26,20 @@ def pairs(option: str, texts: Iterable[str] | None, form: str = "KEY=VALUE") -> 
             raise ConfigError.at(Mark(f"{option} {text}"), f"write it as {option} {form}")
         found[key.strip()] = value
     return found
+
+
+def told_at(option: str, settings: Mapping[str, str]) -> dict[str, Located]:
+    """Settings that another option than `--set` gave: what is wrong with one is told there."""
+    return {key: _read(text, Mark(f"{option} {key}={text}")) for key, text in settings.items()}
+
+
+def _read(text: str, mark: Mark) -> Located:
+    if not text.strip():
+        return Located("", mark)
+    try:
+        return replace(parse_yaml(text, mark.file), mark=mark)
+    except ConfigError as error:
+        raise ConfigError.at(mark, error.problems[0].message) from error
 
 
 def of_model(settings: Iterable[str] | None, model: str | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ..views.timeline_lanes import timeline_lanes
 from .output import check_writable, save
 from .planned import costs_named
 from .reporting import say
-from .settings import in_stages, overrides
+from .settings import in_stages, pairs, told_at
 from .simulation import Simulation
 from .wrapping import table
 
@@ -47,7 +47,8 @@ def simulate(asked: SimulateOptions) -> None:
     found = Simulation.of(asked, settings, costs)
     other = None
     if asked.compare:
-        other = Simulation.of(asked, {**settings, **overrides(asked.compare)}, costs)
+        changes = pairs("--compare", asked.compare, "dotted.key=value")
+        other = Simulation.of(asked, {**settings, **told_at("--compare", changes)}, costs)
         other = replace(other, name=f"{asked.config}, {', '.join(asked.compare)}")
     if asked.json:
         beside = {} if other is None else _beside(found, other)
@@ -96,7 +97,7 @@ def _text(found: Simulation) -> str:
     shown = range(steady.start, min(steady.start + 3, steady.stop))
     noise = f", jitter {found.asked.jitter:g}" if found.asked.jitter else ""
     rows = [
-        ("period", f"{found.step_us:,.0f} µs a step (predicted {_predicted(found) / cycle:,.0f})"),
+        ("period", f"{found.step_us:,.0f} µs a step (predicted {found.predicted_us / cycle:,.0f})"),
         ("host work", f"{found.busy_us('host') / cycle:,.0f} µs a step"),
         ("device work", f"{found.busy_us('device') / cycle:,.0f} µs a step"),
         *_device_gap(found),
@@ -162,13 +163,6 @@ def _device_gap(found: Simulation) -> Iterator[tuple[str, str]]:
         yield "device gap", f"{gap:,.0f} µs a step, on {busiest}"
 
 
-def _predicted(found: Simulation) -> float:
-    """The plan's period, or the sum of all ops where nothing overlaps."""
-    if found.how.startswith("serial"):
-        return found.busy_us("host") + found.busy_us("device")
-    return found.made.plan.period_us
-
-
 # --- all assumed profiles -----------------------------------------------------------------------
 
 
@@ -203,16 +197,16 @@ def _overview(asked: SimulateOptions, settings: Mapping[str, str], costs: Costs)
     here = Simulation.of(asked, settings, costs)
     abstract = isinstance(here.made.loaded.config, AbstractGraph)
     at_once = {**settings, "depth": "1", "executor": "threads"}
-    one = None if abstract else Simulation.of(asked, at_once, costs).period_us
-    serial = here.busy_us("host") + here.busy_us("device")
-    return {
+    one = None if abstract else Simulation.of(asked, at_once, costs).step_us
+    serial = (here.busy_us("host") + here.busy_us("device")) / here.made.plan.graph.cycle
+    return {  # times of a step
         "costs": costs.name,
         "basis": costs.file.basis,
         "rows": here.rows,
         "serial_us": serial,
         "depth_1_us": one,
-        "period_us": here.period_us,
-        "speed_ratio": serial / here.period_us if here.period_us else 1.0,
+        "period_us": here.step_us,
+        "speed_ratio": serial / here.step_us if here.step_us else 1.0,
         "bound_by": here.bound_by,
         "notes": list(here.made.times.notes) if here.made.times else [],
     }

@@ -38,7 +38,7 @@ class Simulation:
     asked: SimulateOptions
 
     @staticmethod
-    def of(asked: SimulateOptions, overrides: Mapping[str, str], costs: Costs | None) -> Simulation:
+    def of(asked: SimulateOptions, overrides: Mapping[str, Any], costs: Costs | None) -> Simulation:
         made = planned_with(asked.config, overrides, costs, asked.rows)
         config = made.loaded.config
         serial = not isinstance(config, AbstractGraph) and config.executor == "serial"
@@ -73,18 +73,25 @@ class Simulation:
         return self.made.times.rows if self.made.times else 1
 
     @property
+    def predicted_us(self) -> float:
+        """The plan's period, or the sum of all ops where nothing overlaps."""
+        if self.how.startswith("serial"):
+            return self.busy_us("host") + self.busy_us("device")
+        return self.made.plan.period_us
+
+    @property
     def tokens_per_second(self) -> float | None:
-        """Of all rows together; None where nobody said how many tokens a row gets in a step."""
-        tokens = self.asked.tokens_per_step
-        if tokens is None or self.step_us == 0:
-            return None
-        return self.rows * tokens / self.step_us * 1e6
+        """Of all rows together; None where `tpot_us` is."""
+        return None if self.tpot_us is None else self.rows / self.tpot_us * 1e6
 
     @property
     def tpot_us(self) -> float | None:
-        """Time per output token of one row."""
+        """Time per output token of one row.
+
+        None where nobody said how many tokens a row gets in a step, or where steps take no time.
+        """
         tokens = self.asked.tokens_per_step
-        return None if tokens is None else self.step_us / tokens
+        return self.step_us / tokens if tokens is not None and self.step_us else None
 
     @property
     def words(self) -> list[WordTime]:
@@ -111,7 +118,7 @@ class Simulation:
         return {name: self.timeline.gap_us(name) for name in sorted(self.timeline.streams)}
 
     def busy_us(self, side: str) -> float:
-        """What all ops of a side take in a step."""
+        """What all ops of a side take in a period."""
         plan = self.made.plan
         return sum(plan.costs[op] for op, v in plan.graph.vertices.items() if v.side == side)
 
@@ -157,7 +164,7 @@ class Simulation:
             "jitter": self.asked.jitter,
             "seed": self.asked.drawn_by,
             "period_us": self.period_us,
-            "predicted_period_us": made.plan.period_us,
+            "predicted_period_us": self.predicted_us,
             **({"modes": [each._asdict() for each in words]} if (words := self.words) else {}),
             **({"gains": [each._asdict() for each in gains]} if (gains := self.gains) else {}),
             "tokens_per_second": self.tokens_per_second,

@@ -17,12 +17,14 @@ _LABEL = 11
 
 
 def summary(found: Trace, name: str, width: int) -> Iterator[str]:
-    """The lines of the summary, none wider than `width`; times are per step."""
+    """The lines of the summary, none wider than `width`; times are per step, or per cycle."""
     steady = found.analysis.steady
     how = "simulated, not run" if found.simulated else f"on {found.executor}"
     first, steps = found.first, max([found.run.steps, *(each.steps.stop for each in found.parts)])
-    judged = f"figures of steps {first + steady[0]} to {first + steady[-1]}"
-    yield f"{name}: {steps} steps {how}; {judged}"
+    judged = f"figures of {found.unit}s {first + steady[0]} to {first + steady[-1]}"
+    yield f"{name}: {found.counted(steps)} {how}; {judged}"
+    if found.unit != "step":
+        yield from paragraph(f"below, a step is such a {found.unit}, and µs are of one", width)
     yield ""
     yield from _parts(found)
     yield from _period(found, width)
@@ -44,7 +46,7 @@ def summary(found: Trace, name: str, width: int) -> Iterator[str]:
         yield from _cycle("predicted", found.planned_cycle, width)
     ops = len(found.plan.graph.vertices)
     yield ""
-    yield f"tracing itself took about {ops * overhead_us():.1f} µs of each step"
+    yield f"tracing itself took about {ops * overhead_us():.1f} µs of each {found.unit}"
 
 
 def _modes(found: Trace, width: int) -> Iterator[str]:

@@ -126,8 +126,9 @@ class RunOptions(OfPrompts):
         bool,
         Option(
             "--compare",
-            help="Also run the synchronous loop, and report whether the "
-            "tokens are equal and how the speeds compare.",
+            help="Also run the synchronous loop with the same nodes, and where tokens must not "
+            "depend on drafts once without drafts. Report whether the tokens are equal, where they "
+            "first differ, and how the speeds compare.",
         ),
     ] = False
     strict: Annotated[

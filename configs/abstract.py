@@ -35,6 +35,7 @@ from .abstract_ranks import (
     by_rank,
 )
 from .errors import ConfigError, Problem
+from .names import NodeName
 from .part import Part
 from .validated import validated
 from .yaml_source import Located, Location
@@ -107,7 +108,7 @@ def _op(part: AbstractOp | AbstractPhase, phase: str | None) -> Op:
 class AbstractNode(Part):
     """A unit of work in a step."""
 
-    name: Name = Field(
+    name: NodeName = Field(
         description="Name of the node; its ops are called `name.host` and `name.device`."
     )
     kind: Literal["abstract"] = Field(
@@ -399,6 +400,7 @@ def read_abstract(source: Located) -> AbstractGraph:
 
     Raises `ConfigError` listing all that is wrong.
     """
+    refuse_mapped_nodes(source)
     graph = validated(AbstractGraph, source)
     problems = [*_unknown_names(graph, source), *_without_ranks(graph, source)]
     if problems:
@@ -417,6 +419,15 @@ def read_abstract(source: Located) -> AbstractGraph:
                 place = source.at((section, name))
                 part._line = (place.key or place.mark).line
     return graph
+
+
+def refuse_mapped_nodes(source: Located) -> None:
+    """Nodes by their names, as a pipeline has them. Raises `ConfigError`."""
+    nodes = source.at(("nodes",))
+    if nodes is not source and isinstance(nodes.value, dict):
+        name = next(iter(nodes.value), "forward")
+        said = f"nodes must be a list in an abstract graph: write `- {{name: {name[:60]}, …}}`"
+        raise ConfigError.at(nodes.key or nodes.mark, said)
 
 
 def _unknown_names(graph: AbstractGraph, source: Located) -> Iterator[Problem]:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import did_you_mean, nearest
-from .abstract import AbstractGraph, read_abstract
+from .abstract import AbstractGraph, read_abstract, refuse_mapped_nodes
 from .errors import ConfigError, Mark, existing_file
+from .forms import is_abstract, refuse_keys_of_another_form
 from .place import Line
 from .plain import dotted, located
 from .policies import by_kind, policies_over
@@ -125,7 +126,8 @@ def _keys_of(given: Mapping[str, Any]) -> Located:
 
 
 def _loaded(source: Located, name: str, extended: Extended | None = None) -> Loaded:
-    if _is_abstract(source):
+    refuse_keys_of_another_form(source)
+    if is_abstract(source):
         return Loaded(read_abstract(source), source, name, extended)
     from .pipeline import read_pipeline
     from .preset import presets_below
@@ -191,6 +193,9 @@ def _file_over(parent: Located | None, child: Located) -> Located:
     """A file over the one that it extends; the nodes of a pipeline by their names and places."""
     if parent is not None:
         parent, child = _named_states(parent), _named_states(child)
+        refuse_keys_of_another_form(parent, child)
+        if is_abstract(parent):
+            refuse_mapped_nodes(child)
         _refuse_misspelt(parent, child)
     assert isinstance(child.value, dict), "a file is a mapping"
     merged = child if parent is None else _over(parent, child)
@@ -210,7 +215,7 @@ def _file_over(parent: Located | None, child: Located) -> Located:
     elif isinstance(before.value, dict):
         listed = listing_over(before, nodes, _over)
     else:
-        return merged if parent and _is_abstract(parent) else _with(merged, before)
+        listed = before
     return _with(merged, listed)
 
 
@@ -228,7 +233,7 @@ def _named_states(source: Located) -> Located:
 
 
 def _refuse_misspelt(parent: Located, child: Located) -> None:
-    """A node without ops that is called nearly as one of the file before is no new one.
+    """A node that touches nothing and is called nearly as one of the file before is no new one.
 
     Raises `ConfigError`.
     """
@@ -239,11 +244,16 @@ def _refuse_misspelt(parent: Located, child: Located) -> None:
         return
     known = [name for name in _names(before.value) if name]
     for name, part in zip(_names(after.value), after.value, strict=True):
-        has_ops = _key(part, "host") or _key(part, "device")
-        if name is None or name in known or has_ops or nearest(name, known) is None:
+        if name is None or name in known or _touches(part) or nearest(name, known) is None:
             continue
         said = f"there is no node {name!r} to change{did_you_mean(name, known)}"
-        raise ConfigError.at(part.at(("name",)).mark, f"{said}; a new one has `host` or `device`")
+        raise ConfigError.at(part.at(("name",)).mark, f"{said}; a new one has reads or writes")
+
+
+def _touches(node: Located) -> bool:
+    """Whether an abstract node says what its ops read or write."""
+    ops = [op.value for side in ("host", "device") if (op := _key(node, side)) is not None]
+    return any(isinstance(op, dict) and op.keys() & {"reads", "writes", "phases"} for op in ops)
 
 
 def _key(source: Located, key: str) -> Located | None:
@@ -306,7 +316,7 @@ def with_settings(
             value = by_kind(value)
         listed = steps[0] == "nodes" and isinstance(source.at(("nodes",)).value, dict)
         if listed or (steps[0] == "policies" and len(steps) > 1):
-            changes = _replaced(changes or Located({}, mark), steps, value, mark)
+            changes = _replaced(changes or Located({}, source.mark), steps, value, mark)
         else:
             source = _replaced(source, steps, value, mark)
     return source if changes is None else _file_over(source, changes)
@@ -355,23 +365,3 @@ def _moved(part: Located, mark: Mark) -> Located:
     if isinstance(part.value, list):
         return Located([_moved(p, mark) for p in part.value], mark, mark)
     return Located(part.value, mark, mark)
-
-
-def _is_abstract(source: Located) -> bool:
-    """Abstract graphs declare values, or what their nodes' ops touch; pipelines never do."""
-    assert isinstance(source.value, dict), "read_yaml returned something else than a mapping"
-    keys = source.value.keys()
-    if keys & {"values", "states", "ranks"}:
-        return True
-    if keys & {"model", "scheduler", "policies", "depth", "executor", "prompts"}:
-        return False
-    nodes: Any = source.value["nodes"].value if "nodes" in keys else None
-    parts = [node.value for node in nodes] if isinstance(nodes, list) else []
-    return any(
-        isinstance(part, dict)
-        and (
-            part.keys() & {"host", "device"}
-            or ("kind" in part and part["kind"].value == "abstract")
-        )
-        for part in parts
-    )

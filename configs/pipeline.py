@@ -11,14 +11,16 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from ..graph.errors import GraphError, did_you_mean
+from ..graph.errors import GraphError, did_you_mean, nearest
 from ..nodes.node_config import AUTO, NodeConfig
 from ..nodes.registry import kind, known_kinds
 from ..policies.chosen import clash
 from ..policies.errors import PolicyError
-from ..policies.registry import DECISIONS, check_policy, default
-from .errors import ConfigError, Problem
-from .node_keys import reading_model
+from ..policies.registry import DECISIONS, check_policy, default, loadable
+from .errors import ConfigError, Mark, Problem
+from .keys import keys as all_keys
+from .names import not_a_node
+from .node_keys import PLACEMENT, reading_model
 from .place import Line
 from .plain import located
 from .policies import by_kind
@@ -42,6 +44,9 @@ def read_pipeline(source: Located) -> PipelineConfig:
     if listed:
         del rest["nodes"]
     rest |= _depth_by_itself(rest)
+    for key, said in _elsewhere(rest):
+        part = rest.pop(key)
+        problems.append(Problem(part.key or part.mark, said))
     if by_name:
         others = {key: part for key, part in policies.items() if key not in by_name}
         rest["policies"] = Located(others, rest["policies"].mark, rest["policies"].key)
@@ -54,6 +59,23 @@ def read_pipeline(source: Located) -> PipelineConfig:
     if found := problems or list(_across(config, source)):
         raise ConfigError(*_by_line(found))
     return config
+
+
+def _elsewhere(given: Mapping[str, Located]) -> list[tuple[str, str]]:
+    """A model that is named alone, and keys that stand a level too high: what to write instead."""
+    found = []
+    model = given.get("model")
+    if model is not None and isinstance(model.value, str):
+        said = f"model must be a mapping: write `model: {{name: {model.value[:60]}}}`"
+        found.append(("model", said))
+    known = PipelineConfig.model_fields
+    for key in given:
+        if key in known or key in PLACEMENT or nearest(key, known) is not None:
+            continue
+        paths = [each.name for each in all_keys() if each.name.rpartition(".")[2] == key]
+        if paths:
+            found.append((key, f"unknown key {key!r}; there is `{paths[0]}`"))
+    return found
 
 
 def _depth_by_itself(given: Mapping[str, Located]) -> dict[str, Located]:
@@ -103,11 +125,31 @@ def _policy(decision: str, part: Located) -> PolicyConfig:
         said = f"policies.{decision} must be a name, or a mapping with its name as `kind`"
         raise ConfigError.at(part.mark, said)
     try:
-        made = validated(policy_model(decision, given.value), named, within=where)
+        model = policy_model(decision, given.value)
+        _refuse_options_of_others(decision, given.value, named.value, model)
+        made = validated(model, named, within=where)
         check_policy(decision, made)
     except PolicyError as error:
         raise ConfigError.at(given.mark, error.message, error.code) from error
     return made
+
+
+def _refuse_options_of_others(
+    decision: str, chosen: str, options: Mapping[str, Located], model: type[PolicyConfig]
+) -> None:
+    """Options that the chosen policy lacks, and another of the same decision has.
+
+    Raises `ConfigError`.
+    """
+    problems = []
+    for key, part in options.items():
+        others = [name for name, each in loadable(decision).items() if key in each.model_fields]
+        if key not in model.model_fields and others:
+            said = f"policies.{decision}: unknown key {key!r} of {chosen!r}; give the policy that "
+            where = part.key or part.mark
+            problems.append(Problem(where, f"{said}has it, as `kind: {' or '.join(others)}`"))
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _by_line(problems: list[Problem]) -> list[Problem]:
@@ -116,6 +158,8 @@ def _by_line(problems: list[Problem]) -> list[Problem]:
 
 def _node(name: str, part: Located) -> NodeConfig:
     where = ("nodes", name)
+    if (wrong := not_a_node(name)) is not None:
+        raise ConfigError.at(part.key or part.mark, f"nodes: {wrong}")
     if not isinstance(part.value, dict):
         said = f"nodes.{name} must be a mapping, as in `{name}: {{}}`"
         raise ConfigError.at(part.key or part.mark, said)
@@ -216,6 +260,7 @@ def _unknown_names(config: PipelineConfig, source: Located) -> Iterator[Problem]
         if AUTO in getattr(config, listing):
             wrong = f"{AUTO!r} leaves the choice open where a node says it: call this one otherwise"
             yield Problem(source.at((listing,)).mark, wrong)
+    unlisted: dict[tuple[str, str], list[str]] = {}  # by key and name, nodes of other files
     for name, node in config.nodes.items():
         for key, said, known in (
             ("actor", node.actor, config.actors),
@@ -225,4 +270,21 @@ def _unknown_names(config: PipelineConfig, source: Located) -> Iterator[Problem]
                 where: Location = ("nodes", name, key)
                 near = did_you_mean(said, known)
                 mark = source.at(where).mark
-                yield Problem(mark, f"unknown {key} {said!r}{near}", "SW-UNKNOWN-ACTOR")
+                if _changed_since(source, f"{key}s", node=mark):
+                    unlisted.setdefault((key, said), []).append(name)
+                else:
+                    yield Problem(mark, f"unknown {key} {said!r}{near}", "SW-UNKNOWN-ACTOR")
+    for (key, said), nodes in unlisted.items():
+        wrong = f"{key}s lacks {said!r}, which is the {key} of {', '.join(nodes)}"
+        yield Problem(source.at((f"{key}s",)).mark, wrong, "SW-UNKNOWN-ACTOR")
+
+
+def _changed_since(source: Located, listing: str, node: Mark) -> bool:
+    """Whether the list was said after `node`, by the file itself or a setting: it is what is wrong.
+
+    A setting has no line.
+    """
+    listed = _entries(source).get(listing)
+    if listed is None or node.line is None or listed.mark.file == node.file:
+        return False
+    return listed.mark.line is None or listed.mark.file == source.mark.file

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field
 
 from ..backends.errors import NoDevice
 from ..backends.executor_names import executor_names, streams_behind
-from ..backends.registry import backend_of_name, known_backends
-from ..graph.errors import StepweaveError, did_you_mean
+from ..backends.registry import backend_of_name, known_backends, nearest_device
+from ..graph.errors import StepweaveError
 
 
 def _a_device(name: str) -> str:
@@ -19,7 +19,7 @@ def _a_device(name: str) -> str:
         except NoDevice as error:
             kinds = known_backends()
             raise ValueError(
-                f"{name[:60]!r} is not a device{did_you_mean(name, kinds)}: use auto, "
+                f"{name[:60]!r} is not a device{nearest_device(name, kinds)}: use auto, "
                 f"{', '.join(kinds)}, or one by its number, such as {kinds[-1]}:1"
             ) from error
     return name

@@ -36,6 +36,7 @@ from ..policies.policy import Policy
 from ..policies.registry import DECISIONS, default, loadable, policy_class
 from ..requests.keys import AdapterName
 from .abstract import MAX_NODES, AbstractGraph
+from .names import NodeName
 from .node_keys import node_model, reading_model
 from .part import Part, model_name
 from .places import Device, Executor
@@ -421,10 +422,11 @@ class PipelineConfig(Part):
     )
     torch_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
         default="auto",
-        description="Threads inside a torch operation. null: torch's default. auto: the physical "
-        "cores that the process may use; 1 for a model with less than 64 MiB of weights, whose "
-        "operations are too small to split; torch's default if OMP_NUM_THREADS is set, and for a "
-        "model that is not on the CPU.",
+        description="Threads inside a torch operation. Of more than the process has processors, as "
+        "many as those are made, with a warning. null: torch's default. auto: the "
+        "physical cores that the process may use; 1 for a model with less than 64 MiB of weights, "
+        "whose operations are too small to split; torch's default if OMP_NUM_THREADS is set, and "
+        "for a model that is not on the CPU.",
     )
     check: Literal["off", "strict"] = Field(
         default="off",
@@ -454,7 +456,7 @@ class PipelineConfig(Part):
         max_length=4096,
         description="Assumed durations of ops in µs, as in `forward.device: 4000`.",
     )
-    nodes: dict[Name, SerializeAsAny[NodeConfig]] = Field(
+    nodes: dict[NodeName, SerializeAsAny[NodeConfig]] = Field(
         default_factory=dict,
         max_length=MAX_NODES,
         description="The nodes of a decode step by name, in the order of the plain serial "

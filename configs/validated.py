@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..requests.complaints import complaint, without_tags
 from .errors import ConfigError, Problem
+from .names import not_a_name
 from .yaml_source import Located, Location
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -52,13 +53,32 @@ def _problems(
         part = source.at(location)
         wrong_key = detail["type"] == "extra_forbidden" or (location and location[-1] == "[key]")
         mark = (part.key or part.mark) if wrong_key else part.mark
-        said = complaint(model, detail, within=within)
-        if words := detail.get("or"):
+        said = complaint(model, _in_words(detail), within=within)
+        if words := detail.get("or") or _words_beside(model, location):
             said += f"; or {' or '.join(words)}"
         problem = Problem(mark, said)
         if problem not in found:
             found.append(problem)
     return sorted(found, key=lambda problem: (problem.mark.line or 0, problem.mark.column or 0))
+
+
+def _in_words(detail: dict[str, Any]) -> dict[str, Any]:
+    """A complaint of a name that says what is wrong with it, in place of the pattern it misses."""
+    if detail["type"] != "string_pattern_mismatch":
+        return detail
+    wrong = not_a_name(detail["input"])
+    return detail if wrong is None else {**detail, "type": "value_error", "ctx": {"error": wrong}}
+
+
+def _words_beside(model: type[BaseModel], location: Location) -> list[str]:
+    """Words that a key takes beside a number by what its schema says, not by its type."""
+    key = str(location[0]) if len(location) == 1 else ""
+    field = model.model_fields.get(key)
+    if field is None or not callable(field.json_schema_extra):
+        return []
+    said: dict[str, Any] = {}
+    field.json_schema_extra(said)
+    return [repr(each["const"]) for each in said.get("anyOf", ()) if "const" in each]
 
 
 def _of_one_key(details: Sequence[Any], data: Any) -> list[dict[str, Any]]:

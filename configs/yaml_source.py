@@ -96,8 +96,7 @@ def parse_yaml(text: str, file: str) -> Located:
     except MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
         mark = Mark(file, at.line + 1, at.column + 1) if at else Mark(file)
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigError.at(mark, f"is not valid YAML: {said}") from error
+        raise ConfigError.at(mark, f"is not valid YAML: {_said(error)}") from error
     except YAMLError as error:
         position = getattr(error, "position", None)
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
@@ -106,6 +105,25 @@ def parse_yaml(text: str, file: str) -> Located:
     except (ValueError, OverflowError, RecursionError, LookupError, AssertionError) as error:
         # The scanner lets some through bare, such as chr() of an escape beyond Unicode.
         raise ConfigError.at(Mark(file), f"is not valid YAML: {error}") from error
+
+
+_ADVICE = {
+    "found character '\\t' that cannot start any token": "indent with spaces, not with tabs",
+    "mapping values are not allowed here": "quote a text that has `: ` in it, and indent keys of "
+    "one mapping alike",
+    "expected ',' or '}', but got ':'": "quote a text that has `: ` in it",
+}
+"""By what the parser says of common mistakes."""
+
+
+def _said(error: Any) -> str:
+    """A marked error of the parser in one sentence, with where what it is in begins."""
+    said = ", ".join(part for part in (error.context, error.problem) if part)
+    begins, found = error.context_mark, error.problem_mark
+    if begins is not None and found is not None and begins.line != found.line:
+        said += f"; it begins at line {begins.line + 1}"
+    advice = _ADVICE.get(error.problem or "")
+    return f"{said}: {advice}" if advice else said
 
 
 @dataclass
@@ -164,6 +182,9 @@ class _Reader:
             if _kind(event) != "Scalar" or event.tag is not None:
                 raise self._error(event, "a key must be plain text")
             key, mark = event.value, self._mark(event)
+            if key == "<<" and event.style in (None, ""):
+                said = "`<<` is not read: write the keys, or let the file extend another"
+                raise ConfigError.at(mark, said)
             _refuse_surrogates(key, mark)
             if key in found:
                 raise ConfigError.at(mark, f"duplicate key {key!r} (first at {found[key].key})")
@@ -186,7 +207,8 @@ class _Reader:
         try:
             return _core_schema(text)
         except ValueError as error:
-            raise self._error(event, f"is not a usable number: {error}") from error
+            said = f"is not a usable number: it has {len(text)} digits"
+            raise self._error(event, said) from error
 
     def _bound(self, event: Any, parts: int, depth: int) -> None:
         if depth > MAX_DEPTH:

@@ -97,7 +97,8 @@ def _check_shares(graph: StepGraph) -> None:
     shares = {mode.name: mode.share for mode in graph.modes if mode.share is not None}
     total = sum(shares.values())
     if total > 1 + SLACK or (len(shares) == len(graph.modes) > 0 and total < 1 - SLACK):
-        raise _wrong(f"shares are parts of all steps, but their sum is {total:.4g}")
+        last = [mode for mode in graph.modes if mode.share is not None][-1]
+        raise _wrong(f"shares are parts of all steps, but their sum is {total:.4g}", last)
     if len(shares) < len(graph.modes):
         return
     for count in range(1, len(shares)):

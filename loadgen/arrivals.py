@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,23 @@ class Arrivals:
         ]
         moments = np.concatenate([[0.0], np.cumsum(gaps)])
         return [float(moments[index // self.burst]) for index in range(count)]
+
+    def about(self) -> dict[str, Any]:
+        """What they are, for the JSON result."""
+        found = {
+            "request_rate": "inf" if self.rate == inf else self.rate,
+            "burstiness": self.burstiness,
+            "burst": self.burst,
+        }
+        if self.ramp_up is None:
+            return found
+        return {
+            **found,
+            "request_rate": None,
+            "ramp_up_strategy": self.ramp_up.value,
+            "ramp_up_start_rps": self.start,
+            "ramp_up_end_rps": self.end,
+        }
 
     def _rate(self, share: float) -> float:
         """Requests a second when so much of the load has come."""

@@ -42,7 +42,7 @@ def body(
     ask: Ask, endpoint: Endpoint, model: str, more: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
     """The JSON body of the request. What the ask says itself goes before `more`."""
-    found: dict[str, Any] = {"model": model, "stream": True}
+    found: dict[str, Any] = {**more, "model": model, "stream": True}
     if endpoint is Endpoint.CHAT:
         found["messages"] = list(ask.messages)
     else:
@@ -51,12 +51,16 @@ def body(
     if ask.max_tokens is not None:
         found["max_tokens"] = ask.max_tokens
     if ask.schema is not None:
-        name, schema = ask.schema
-        found["response_format"] = {
-            "type": "json_schema",
-            "json_schema": {"name": name, "schema": schema, "strict": True},
-        }
-    return {**found, **more, **_named(ask.parameters, endpoint)}
+        found |= _following(*ask.schema, endpoint)
+    return {**found, **_named(ask.parameters, endpoint)}
+
+
+def _following(name: str, schema: Any, endpoint: Endpoint) -> dict[str, Any]:
+    """That the answer must follow the schema: the OpenAI API has no word for it but in a chat."""
+    if endpoint is Endpoint.COMPLETIONS:
+        return {"structured_outputs": {"json": schema}}
+    said = {"name": name, "schema": schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": said}}
 
 
 def _named(parameters: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:

@@ -6,6 +6,7 @@ of the same round does. The order of the sides alternates from round to round.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -109,14 +110,24 @@ async def compare(
     rounds: int,
     on_turn: Callable[[int, str], None] = lambda number, name: None,
 ) -> Comparison:
-    """Both sides get the same requests in a round, and other ones than in the round before."""
+    """Both sides get the same requests in a round, and other ones than in the round before.
+
+    Where the task is cancelled between two loads, as while a side starts, the rounds before count.
+    """
     found: list[tuple[Result, Result]] = []
     for number in range(rounds):
         asked = replace(load, seed=load.seed + number)
         results: dict[int, Result] = {}
         for side in (0, 1) if number % 2 == 0 else (1, 0):
             on_turn(number, names[side])
-            results[side] = await turns[side](asked)
+            try:
+                results[side] = await turns[side](asked)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or not found:
+                    raise
+                task.uncancel()
+                return Comparison(names, tuple(found), interrupted=True)
             if results[side].ran.interrupted:
                 return Comparison(names, tuple(found), interrupted=True)
         found.append((results[0], results[1]))

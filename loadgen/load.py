@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
-from math import inf
 from typing import Any
 
 from .arrivals import Arrivals
@@ -46,12 +45,10 @@ class Load:
         return due if len(due) == len(asks) else self.arrivals.offsets(len(asks), self.seed)
 
     def to_json(self) -> dict[str, Any]:
-        rate = self.arrivals.rate
         return {
             "num_prompts": self.count,
-            "request_rate": "inf" if rate == inf else rate,
-            "burstiness": self.arrivals.burstiness,
-            "burst": self.arrivals.burst,
+            **self.arrivals.about(),
+            **self.workload.about(),
             "max_concurrency": self.limit,
             "num_warmups": self.warm_up,
             "seed": self.seed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from ..configs.errors import ConfigError, Mark
@@ -15,14 +15,21 @@ _READY = re.compile(rb"\bat (https?://\S+)")  # what it prints when it takes req
 
 
 @asynccontextmanager
-async def started(command: Sequence[str], name: str) -> AsyncIterator[str]:
+async def started(
+    command: Sequence[str], name: str, env: Mapping[str, str] | None = None
+) -> AsyncIterator[str]:
     """The URL of a server that this command starts; it ends with the block.
 
-    Raises `ConfigError` with the last line that it wrote if it ends before it is ready.
+    `env`: its environment, if not that of this process. Raises `ConfigError` with the last line
+    that it wrote if it ends before it is ready.
     """
     with tempfile.TemporaryFile() as said:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=said
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=said,
+            env=env,
         )
         try:
             assert process.stdout is not None, "it was made a pipe"

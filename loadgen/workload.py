@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..configs.prompts import PromptLine
+from ..requests.params import SamplingParams
 from .ask import Ask
 from .traces import BLOCK_TOKENS, Traced
 from .words import WordCost, words
@@ -21,6 +22,10 @@ class Workload(Protocol):
     """Makes the asks of a load; the same seed gives the same asks."""
 
     def asks(self, count: int, seed: int, cost: WordCost) -> list[Ask]: ...
+
+    def about(self) -> dict[str, Any]:
+        """What it is, for the JSON result; it may replace what is said of arrivals."""
+        ...
 
 
 def drawn_length(draw: np.random.Generator, mean: int, spread: float) -> int:
@@ -61,12 +66,23 @@ class RandomPrompts:
             found.append(Ask(str(index), f"{prefix} {text}".strip(), output))
         return found
 
+    def about(self) -> dict[str, Any]:
+        return {
+            "workload": "random",
+            "input_len": self.input,
+            "output_len": self.output,
+            "range_ratio": self.spread,
+            "prefix_len": self.prefix,
+            "num_prefixes": self.prefixes,
+        }
+
 
 @dataclass(frozen=True)
 class GivenPrompts:
     """The lines of a prompts file, again from the top where more are wanted.
 
-    `output`: the largest number of tokens, in place of what the lines say.
+    `output`: the largest number of tokens, in place of what the lines say. A line that says none
+    is asked for as many as `run` would generate, whatever a server's own default is.
     """
 
     lines: Sequence[PromptLine]
@@ -76,6 +92,9 @@ class GivenPrompts:
         return [
             self._ask(index, line) for index, line in enumerate(islice(cycle(self.lines), count))
         ]
+
+    def about(self) -> dict[str, Any]:
+        return {"workload": "prompts", "output_len": self.output}
 
     def _ask(self, index: int, line: PromptLine) -> Ask:
         prompt: Any
@@ -89,7 +108,7 @@ class GivenPrompts:
         return Ask(
             line.id if line.id is not None else str(index),
             prompt,
-            self.output or line.parameters.get("max_tokens"),
+            self.output or line.parameters.get("max_tokens") or SamplingParams().max_tokens,
             parameters=said,
         )
 
@@ -108,6 +127,15 @@ class ReplayedTrace:
     def asks(self, count: int, seed: int, cost: WordCost) -> list[Ask]:
         again = islice(cycle(self.trace), count)  # a warm-up may be longer than the trace
         return [self._ask(index, each, seed, cost) for index, each in enumerate(again)]
+
+    def about(self) -> dict[str, Any]:
+        """Its times are its own: there is no rate, nor a shape of arrivals."""
+        return {
+            "workload": "trace",
+            "speed_up": self.speed_up,
+            "length_scale": self.length_scale,
+            **dict.fromkeys(("request_rate", "burstiness", "burst")),
+        }
 
     def _ask(self, index: int, each: Traced, seed: int, cost: WordCost) -> Ask:
         tokens = self._scaled(each.input_tokens)
@@ -146,3 +174,6 @@ class UnderSchemas:
             replace(ask, schema=schema)
             for ask, schema in zip(asked, cycle(self.schemas), strict=False)
         ]
+
+    def about(self) -> dict[str, Any]:
+        return {**self.inner.about(), "schemas": [name for name, _ in self.schemas]}

@@ -118,21 +118,22 @@ def from_local_then_hub(auto: Any, name_or_path: str | Path, **options: Any) -> 
 def ask_hub(name: str) -> None:
     """One question to the hub, without retries: raises `ModelNotFound` unless it has the model."""
     nowhere = f"{name!r} is neither a directory here nor in the local cache of the hub"
+    near = _nearest(Path(name))
     if constants.HF_HUB_OFFLINE:
         raise ModelNotFound(
-            f"{nowhere}, and HF_HUB_OFFLINE forbids asking the hub; give the model's directory, or "
-            "unset HF_HUB_OFFLINE"
+            f"{nowhere}{near}, and HF_HUB_OFFLINE forbids asking the hub; give the model's "
+            "directory, or unset HF_HUB_OFFLINE"
         )
     try:
         HfApi().model_info(name, timeout=_HUB_TIMEOUT_S)
     except RepositoryNotFoundError as error:
         raise ModelNotFound(
-            f"{nowhere}, and the hub has no model of this name{_nearest(Path(name))}, or it is "
-            "private: log in with `hf auth login`"
+            f"{nowhere}, and the hub has no model of this name{near}, or it is private: log in "
+            "with `hf auth login`"
         ) from error
     except Exception as error:  # of the hub's HTTP library, which one depends on the version
         raise ModelNotFound(
-            f"{nowhere}, and the hub cannot be reached ({shortly(error)}); give the model's "
+            f"{nowhere}{near}, and the hub cannot be reached ({shortly(error)}); give the model's "
             f"directory, or fetch it where there is a network: hf download {name}"
         ) from error
 
@@ -242,7 +243,7 @@ def _nearest(path: Path) -> str:
         beside = {each.name: str(each) for each in path.parent.iterdir() if each.is_dir()}
     except OSError:
         beside = {}
-    known = {**{name: name for name in EMBEDDED}, **beside}
+    known = {**{name: name for name in (*EMBEDDED, *EMBEDDED_HEADS)}, **beside}
     near = get_close_matches(path.name, known, n=1)
     return f" (did you mean {known[near[0]]!r}?)" if near else ""
 

@@ -10,12 +10,15 @@ small model's operations are not worth splitting: starting threads takes longer 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from pathlib import Path
 
 from ..backends.container import processors, text_of
 from .errors import ModelNotFound
 from .source import folder_of
+
+LOG = logging.getLogger("stepweave.engine")
 
 SMALL_BYTES = 64 << 20
 """Weights of fewer bytes run on one thread.
@@ -34,6 +37,21 @@ def threads_for(name_or_path: str | Path) -> int | None:
     except ModelNotFound:  # whoever loads it says so
         return None
     return 1 if small else physical_cores()
+
+
+def that_run_at_once(threads: int) -> int:
+    """As many of the `threads` asked for as can run at once; of others, the log is told.
+
+    Threads of an operation wait for each other, and all of them for one that has no processor:
+    with hundreds too many, a step takes minutes.
+    """
+    most = len(usable_processors())
+    if threads > most:
+        LOG.warning(
+            "torch_threads %d: this process may use %d processors, so it is %d here",
+            *(threads, most, most),
+        )
+    return min(threads, most)
 
 
 def is_small(name_or_path: str | Path) -> bool:
@@ -77,13 +95,16 @@ def physical_cores(system: Path = Path("/sys")) -> int:
 
     `system`: where the kernel tells of them. Where it does not, each processor counts as a core.
     """
-    if hasattr(os, "sched_getaffinity"):
-        usable = os.sched_getaffinity(0)
-    else:
-        usable = set(range(os.cpu_count() or 1))
-    cores = {_siblings(system, processor) or f"{processor}" for processor in usable}
+    cores = {_siblings(system, processor) or f"{processor}" for processor in usable_processors()}
     quota = processors(system)
     return max(1, len(cores) if quota is None else min(len(cores), round(quota)))
+
+
+def usable_processors() -> set[int]:
+    """The processors on which this process may run, by their numbers."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def _siblings(system: Path, processor: int) -> str:

@@ -8,7 +8,9 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
+from ..configs.errors import Mark
 from ..configs.load import WRITTEN_HERE, load_config, shipped
+from ..configs.plain import located
 from ..configs.prompts import PromptLine
 from ..configs.schema import PipelineConfig
 from ..configs.stages import for_stages
@@ -51,7 +53,7 @@ def chosen(
             raise EngineError(
                 f"{str(model)!r} is a shipped pipeline and no model: say pipeline={str(model)!r}"
             )
-        changes["model.name"] = Path(model)  # a path is taken as it is, not read as YAML
+        changes["model.name"] = located(os.fspath(model), Mark("model"))  # not read as YAML
     if tp is not None:
         changes["model.parallel.tensor"] = tp
     if pp is not None:

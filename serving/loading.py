@@ -17,7 +17,7 @@ from ..graph.parameters import Resource
 from ..models.adapters import adapt
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
-from ..models.threads import is_small, let_go, threads_for
+from ..models.threads import is_small, let_go, that_run_at_once, threads_for
 from ..nodes.values import GROUP, KEEPS_STATES, LINKS, LOADING
 from ..policies.admission import Eager
 from ..policies.chosen import Policies
@@ -45,8 +45,9 @@ def load_engine(config: PipelineConfig) -> Engine:
 
 def threads_of(config: PipelineConfig) -> int | None:
     """Threads inside a torch operation; None: torch's own number."""
-    if config.torch_threads != "auto":
-        return config.torch_threads
+    asked = config.torch_threads
+    if asked != "auto":
+        return None if asked is None else that_run_at_once(asked)
     on_host = backend_of_name(config.device).on_host
     return threads_for(config.model.name) if on_host else None
 

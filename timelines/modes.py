@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -19,7 +19,8 @@ from .timeline import Timeline
 def simulate_word(plan: Plan, word: Sequence[str], *, steps: int) -> Timeline:
     """Simulate `steps` steps whose modes are those of `word`, over and over.
 
-    Raises `GraphError` if `plan` is not a plan, or `steps` no number of steps.
+    The period is that of whole words, where steady state lasts for one. Raises `GraphError` if
+    `plan` is not a plan, or `steps` no number of steps.
     """
     costs = mode_costs(plan.graph, plan.costs)
 
@@ -29,7 +30,19 @@ def simulate_word(plan: Plan, word: Sequence[str], *, steps: int) -> Timeline:
     def mode_of(step: int) -> str:
         return word[step % len(word)]
 
-    return simulate(plan, steps=steps, takes=takes, mode_of=mode_of)
+    found = simulate(plan, steps=steps, takes=takes, mode_of=mode_of)
+    return replace(found, period_us=_over_words(found, len(word)))
+
+
+def _over_words(run: Timeline, length: int) -> float:
+    """Time per step of the slowest op, over the last whole words of steady state, half of it."""
+    last = max(run.steady, default=0)
+    steps = max(length, len(run.steady) // 2 // length * length)
+    first = last - steps
+    if first not in run.steady:
+        return run.period_us
+    starts = {(span.op, span.step): span.start_us for span in run.events}
+    return max(us - starts[op, first] for (op, step), us in starts.items() if step == last) / steps
 
 
 class WordTime(NamedTuple):

@@ -3,7 +3,8 @@
 Nothing here is downloaded, so the weights carry nobody else's licence and can be rebuilt from
 this file. Values (names, towns, goods) are words from our lists or invented from syllables.
 `is_held_out` splits *words*, not examples, so a held-out prompt contains only values that
-training never showed and an exact answer can only come from copying the prompt.
+training never showed and an exact answer can only come from copying the prompt. (The animals of
+stories are not split.)
 """
 
 from __future__ import annotations
@@ -872,7 +873,10 @@ STORY_ENDS = (
 
 
 def story(s: Speaker) -> Example:
-    """A few sentences that keep using the name and the animal of the prompt."""
+    """A few sentences that keep using the name and the animal of the prompt.
+
+    Names are split by `is_held_out`, animals are not: training has stories of all of them.
+    """
     values: dict[str, Json] = {
         "name": s.first(),
         "animal": s.pick(ANIMALS),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from training.arguments import from_zero, positive
 from training.corpus import examples
 from training.measuring import Drafted, continued, measure, table
 from training.tokenizer import load_tokenizer
@@ -60,18 +61,19 @@ def fit(
     rng = random.Random(args.seed)
     pool = sequences(Encoder(tokenizer), examples(args.seed + 3), rng, args.long)
     stream = batches(pool, rng, args.batch, 1024)
-    seen, step, losses = 0, 0, [0.0]
+    seen, step, losses = 0, 0, list[float]()
     began = reported = time.monotonic()
     print(f"parameters {sum(p.numel() for p in network.parameters()):,}", flush=True)
     while seen < args.tokens:
         batch = next(stream)
         loss = fitted.loss(batch)
-        lr = rate(seen / args.tokens, seen / args.warm_up, args.lr)
+        lr = rate(seen / args.tokens, seen, args.warm_up, args.lr)
         descend(optimizer, network, loss, lr)
         losses.append(loss.item())
         seen, step = seen + batch.ids.numel(), step + 1
         now = time.monotonic()
         if now - reported > args.report_s or seen >= args.tokens:
+            fitted.write()
             rates = measure(fitted.drafted, texts)["all"].rates()
             print(
                 f"step {step} tokens {seen:,} seconds {now - began:.0f} "
@@ -79,7 +81,6 @@ def fit(
                 f"accepted {' '.join(f'{rate:.3f}' for rate in rates)}",
                 flush=True,
             )
-            fitted.write()
             reported = time.monotonic()
 
 
@@ -99,12 +100,14 @@ def parser_for(what: str, example: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--target", type=Path, default=Path("models/embedded/target"))
     parser.add_argument("--out", type=Path, required=True, help="folder to write or measure")
-    parser.add_argument("--tokens", type=int, default=1_000_000, help="tokens to train on")
+    parser.add_argument("--tokens", type=positive, default=1_000_000, help="tokens to train on")
     parser.add_argument("--batch", type=int, default=1024, help="tokens per optimizer step")
     parser.add_argument("--long", type=float, default=0.05, help="share of chats of many turns")
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--warm-up", type=int, default=20_000, help="tokens until the peak rate")
-    parser.add_argument("--probe", type=int, default=24, help="held-out prompts per report")
+    parser.add_argument(
+        "--warm-up", type=from_zero, default=20_000, help="tokens until the peak rate"
+    )
+    parser.add_argument("--probe", type=from_zero, default=24, help="held-out prompts per report")
     parser.add_argument("--report-s", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--evaluate", action="store_true", help="train nothing; print a table")

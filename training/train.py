@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from training.arguments import from_zero, positive, seconds
 from training.corpus import EXTRACTION, WARM_UP_MIX, Example, examples
 from training.replacing import replacing
 from training.tokenizer import load_tokenizer
@@ -238,11 +239,13 @@ def exact_matches(model: LlamaForCausalLM, encoder: Encoder, count: int) -> tupl
         exact += int(hits.all())
         right += int(hits.sum())
         total += len(answer)
-    return exact, right / total
+    return exact, right / max(1, total)
 
 
-def rate(done: float, warm: float, peak: float) -> float:
-    """The learning rate: a linear warm-up, and a cosine down to a fiftieth of the peak."""
+def rate(done: float, seen: int, warm_up: int, peak: float) -> float:
+    """The learning rate: a linear warm-up over so many tokens, and a cosine down to a fiftieth of
+    the peak."""
+    warm = seen / warm_up if warm_up else 1.0
     return peak * min(1.0, warm + 0.01) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
@@ -269,7 +272,7 @@ def new_model(part: str, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM
 
 
 def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write a half-precision model folder; readers see the old one or the new, never a part."""
+    """Write a half-precision model folder; readers never see a part of one."""
     half = LlamaForCausalLM(model.config)
     half.load_state_dict(model.state_dict())
     for parameter in half.parameters():
@@ -318,18 +321,21 @@ def train(args: argparse.Namespace) -> None:
     main = batches(
         sequences(encoder, examples(args.seed + 2), rng, args.long), rng, args.batch, 1024
     )
-    seen, step, losses = 0, 0, [0.0]
+    seen, step, losses = 0, 0, list[float]()
     began = reported = saved = time.monotonic()
     print(f"parameters {sum(p.numel() for p in model.parameters()):,}", flush=True)
     done = 0.0
     while done < 1:
         batch = next(warm_up if seen < args.copy_tokens else main)
         loss = loss_of(model, batch, teacher)
-        descend(optimizer, model, loss, rate(done, seen / args.warm_up, args.lr))
+        descend(optimizer, model, loss, rate(done, seen, args.warm_up, args.lr))
         losses.append(loss.item())
         seen, step = seen + batch.ids.numel(), step + 1
         now = time.monotonic()
         done = max(seen / args.tokens, (now - began) / args.limit_s)
+        if now - saved > args.save_s or done >= 1:
+            export(model, tokenizer, args.out)
+            saved = time.monotonic()
         if now - reported > args.report_s or done >= 1:
             exact, accuracy = exact_matches(model, encoder, args.probe)
             print(
@@ -339,9 +345,6 @@ def train(args: argparse.Namespace) -> None:
                 flush=True,
             )
             reported = time.monotonic()
-        if now - saved > args.save_s or done >= 1:
-            export(model, tokenizer, args.out)
-            saved = time.monotonic()
 
 
 def main() -> None:
@@ -354,14 +357,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     parser.add_argument("--init", type=Path, help="start from these weights")
     parser.add_argument("--teacher", type=Path, help="model folder to agree with")
-    parser.add_argument("--tokens", type=int, default=12_000_000, help="tokens to train on")
-    parser.add_argument("--limit-s", type=float, default=1e9, help="end the schedule by then")
+    parser.add_argument("--tokens", type=positive, default=12_000_000, help="tokens to train on")
+    parser.add_argument("--limit-s", type=seconds, default=1e9, help="end the schedule by then")
     parser.add_argument("--copy-tokens", type=int, default=400_000, help="mostly copying first")
     parser.add_argument("--batch", type=int, default=3072, help="tokens per step")
     parser.add_argument("--long", type=float, default=0.08, help="share of chats of many turns")
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--warm-up", type=int, default=80_000, help="tokens until the peak rate")
-    parser.add_argument("--probe", type=int, default=50, help="held-out prompts per report")
+    parser.add_argument(
+        "--warm-up", type=from_zero, default=80_000, help="tokens until the peak rate"
+    )
+    parser.add_argument("--probe", type=from_zero, default=50, help="held-out prompts per report")
     parser.add_argument("--report-s", type=float, default=60.0)
     parser.add_argument("--save-s", type=float, default=180.0)
     parser.add_argument("--seed", type=int, default=7)

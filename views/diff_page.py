@@ -51,8 +51,10 @@ def _verdict(found: Difference) -> str:
         return "Identical: the same plan, and the same costs."
     numbers = [
         (len(found.ops.removed) + len(found.ops.added), "op"),
+        (len(found.data.removed) + len(found.data.added), "value"),
         (len(found.waits_removed) + len(found.waits_added) + len(found.waits_moved), "wait"),
         (len(found.slots), "slot count"),
+        (len(found.leases), "lease"),
         (len(found.programs), "actor order"),
         (len(found.requirements_removed) + len(found.requirements_added), "requirement"),
         (len(found.costs), "cost"),
@@ -115,6 +117,7 @@ def _sections(found: Difference) -> Iterator[str]:
     yield _table("Waits", ["change", "across", "protects"], _waits(found))
     slots = ([escape(n), slots_text(a), slots_text(b)] for n, (a, b) in found.slots.items())
     yield _table("Slots", ["value", "before", "after"], slots)
+    yield _table("Keys", ["lease", "before", "after"], _leases(found))
     yield _table("Order of ops", ["actor", "before", "after"], _programs(found))
     yield _table("Requirements", ["change", "before", "after", "met by"], _requirements(found))
     costs = ([escape(op), f"{a:,.6g} µs", f"{b:,.6g} µs"] for op, (a, b) in found.costs.items())
@@ -162,6 +165,12 @@ def _waits(found: Difference) -> Iterator[list[str]]:
         yield [f"{escape(words)} → {moved.after:+d}", "", ""]
 
 
+def _leases(found: Difference) -> Iterator[list[str]]:
+    for (state, source, target), steps in found.leases.items():
+        after = ("none" if each is None else f"after {count(each, 'step')}" for each in steps)
+        yield [escape(f"{state}: {source} → {target}"), *after]
+
+
 def _programs(found: Difference) -> Iterator[list[str]]:
     for actor, (before, after) in found.programs.items():
         yield [escape(actor), _program(before), _program(after)]
@@ -183,6 +192,9 @@ def _requirements(found: Difference) -> Iterator[list[str]]:
         cells = _requirement(needed.after, escape(_hazard(needed.after)))
         cells[3] = f"{needed.before.by} → {needed.after.by}"
         yield cells
+    if found.proofs:
+        said = f"{count(found.proofs, 'requirement')} met the same way, by other ops in between"
+        yield [said, "", "", ""]
 
 
 def _hazard(edge: Edge) -> str:

@@ -109,6 +109,7 @@ def _about(plan: Plan, run: Timeline) -> dict[str, str]:
         "graph": plan.graph.name,
         "plan": plan.digest,
         "steps": str(run.steps),
+        "cycle": str(plan.graph.cycle),
         "period_us": f"{run.period_us:.3f}",
     }
 

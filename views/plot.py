@@ -90,6 +90,7 @@ def _spread(labels: Sequence[str], step: int) -> str:
 
 _WIDTH, _HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 24, 64, 76
+_LINE = 16  # between lines below the picture
 _RULES = (
     ".view .axis{stroke:@muted}.view .curve{fill:none;stroke-width:2}"
     ".view .mark{stroke:@wait;stroke-dasharray:3 3}.view .mark-text{fill:@wait}"
@@ -125,6 +126,7 @@ def plot_svg(series: Sequence[Series], *, heading: str, label: str) -> str:
     periods = [s.period_us for each in series for s in each.samples if s.period_us is not None] or [
         1.0
     ]
+    below = _legend(series) if len(series) > 1 else _bounds(series[0].samples)
     frame = _Frame(_places(values), ticks(max(periods) or 1.0)[-1])
     parts = [
         svg.text(
@@ -139,12 +141,11 @@ def plot_svg(series: Sequence[Series], *, heading: str, label: str) -> str:
     ]
     if len(series) == 1:
         parts += _marks(frame, series[0].samples)
-        parts += _bounds(series[0].samples)
     for number, each in enumerate(series):
         parts += _curve(frame, each, number % _CURVES, label)
-    if len(series) > 1:
-        parts += _legend(series)
-    return svg.document("plot", heading, _WIDTH, _HEIGHT, parts, _RULES)
+    parts += [part for line in below for part in line]
+    height = _HEIGHT + _LINE * max(0, len(below) - 1)
+    return svg.document("plot", heading, _WIDTH, height, parts, _RULES)
 
 
 def _places(values: Sequence[str]) -> dict[str, float]:
@@ -217,11 +218,14 @@ def _marks(frame: _Frame, samples: Sequence[Sample]) -> list[str]:
     return parts
 
 
-def _bounds(samples: Sequence[Sample]) -> list[str]:
-    """What the letters stand for, in order of the values."""
+def _bounds(samples: Sequence[Sample]) -> list[list[str]]:
+    """What the letters stand for, in order of the values, line by line."""
     said = dict.fromkeys(f"{s.cycle}: {s.bound}" for s in samples if s.cycle and s.bound)
     lines = svg.flowed("bound by ", list(said), _WIDTH - _LEFT - _RIGHT, 11)
-    return [svg.text(_LEFT, _HEIGHT - 14, line, size=11, class_="muted") for line in lines[:1]]
+    return [
+        [svg.text(_LEFT, _HEIGHT - 14 + _LINE * row, line, size=11, class_="muted")]
+        for row, line in enumerate(lines)
+    ]
 
 
 def _curve(frame: _Frame, series: Series, colour: int, label: str) -> list[str]:
@@ -248,11 +252,18 @@ def _curve(frame: _Frame, series: Series, colour: int, label: str) -> list[str]:
     return parts
 
 
-def _legend(series: Sequence[Series]) -> list[str]:
-    parts, x = [], float(_LEFT)
-    y = _HEIGHT - 12
+def _legend(series: Sequence[Series]) -> list[list[str]]:
+    """The colour and the name of each curve, line by line."""
+    lines: list[list[str]] = [[]]
+    x = float(_LEFT)
     for number, each in enumerate(series):
-        parts.append(svg.tag("circle", class_=f"curve-{number % _CURVES}", cx=x + 4, cy=y - 4, r=4))
-        parts.append(svg.text(x + 13, y, each.name, size=11))
-        x += 13 + svg.text_width(each.name, 11) + 16
-    return parts
+        name = svg.clipped(each.name, 11, _WIDTH - _RIGHT - _LEFT - 13)
+        width = 13 + svg.text_width(name, 11)
+        if x + width > _WIDTH - _RIGHT and lines[-1]:
+            lines.append([])
+            x = float(_LEFT)
+        y = _HEIGHT - 12 + _LINE * (len(lines) - 1)
+        dot = svg.tag("circle", class_=f"curve-{number % _CURVES}", cx=x + 4, cy=y - 4, r=4)
+        lines[-1] += [dot, svg.text(x + 13, y, name, size=11)]
+        x += width + 16
+    return lines

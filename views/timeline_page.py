@@ -66,9 +66,10 @@ def signed(share: float) -> str:
 def _heading(trace: Trace, name: str) -> str:
     what = "simulated at the plan's costs" if trace.simulated else f"on {escape(trace.executor)}"
     steady = trace.analysis.steady
+    each = "step" if trace.unit == "step" else f"{trace.unit}, which is called a step below"
     return (
-        f"<h1>{escape(name)}</h1><p>{trace.run.steps} steps {what}; the figures are of the steady "
-        f"steps {steady.start} to {steady.stop - 1}. µs are per step.</p>"
+        f"<h1>{escape(name)}</h1><p>{trace.counted(trace.run.steps)} {what}; the figures are of "
+        f"the steady {trace.unit}s {steady.start} to {steady.stop - 1}. µs are per {each}.</p>"
     )
 
 

@@ -14,7 +14,7 @@ from ..timelines.measured import measured, planned_beside, replayed_us
 from ..timelines.modes import ByMode, WordTime, by_mode, simulated_words
 from ..timelines.simulated import simulate
 from ..timelines.timeline import Timeline
-from .words import protected
+from .words import count, protected
 
 if TYPE_CHECKING:
     from ..requests.spans import RequestSpan
@@ -47,7 +47,7 @@ class Trace:
     plan: Plan
     run: Timeline
     analysis: Analysis
-    cycle: Cycle | None
+    cycle: Cycle | None  # the critical one
     planned: Timeline | None = None
     planned_cycle: Cycle | None = None
     replayed_us: float | None = None
@@ -139,6 +139,16 @@ class Trace:
         return self.planned is None
 
     @property
+    def unit(self) -> str:
+        """What is counted as a step: a cycle of several where nodes have rates."""
+        return "step" if self.plan.graph.cycle == 1 else "cycle"
+
+    def counted(self, steps: int) -> str:
+        """`40 steps`, or `40 cycles of 4 steps`."""
+        number = count(steps, self.unit)
+        return number if self.unit == "step" else f"{number} of {self.plan.graph.cycle} steps"
+
+    @property
     def predicted_us(self) -> float:
         """The period of the plan at the run's own costs."""
         return self.plan.period_us if self.planned is None else self.planned.period_us
@@ -180,13 +190,17 @@ class Trace:
         return "its wait"
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers of the summary; times are µs per step where nothing else is said."""
+        """All numbers of the summary; times are µs per step where nothing else is said.
+
+        Where nodes have rates, what is called a step is a cycle of `cycle` steps.
+        """
         found, overlap = self.analysis, self.analysis.overlap
         return {
             "graph": self.plan.graph.name,
             "executor": self.executor,
             "simulated": self.simulated,
             "steps": self.run.steps,
+            "cycle": self.plan.graph.cycle,
             "steady": [found.steady.start, found.steady.stop],
             "period_us": {
                 "predicted": round(self.predicted_us, 3),

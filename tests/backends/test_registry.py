@@ -127,6 +127,7 @@ def test_backends_are_found_by_name_and_by_device() -> None:
     ("device", "said"),
     [
         ("coda", r"no device 'coda' \(did you mean 'cuda'\?\); there are backends for cpu, cuda"),
+        ("gpu", r"no device 'gpu' \(did you mean 'cuda'\?\)"),
         ("", "no device ''"),
         ("cuda:", "'cuda' takes a number"),
         ("cuda:one", "'cuda' takes a number"),
@@ -144,6 +145,8 @@ def test_a_device_that_is_none_is_refused_by_name(device: str, said: str) -> Non
     [
         ({"executor": "emulatd"}, "did you mean 'emulated'"),
         ({"executor": "cpu"}, "there is no executor 'cpu'"),
+        ({"executor": "gpu"}, "there is no executor 'gpu' .did you mean 'cuda'"),
+        ({"model.device": "GPU:1"}, "'GPU:1' is not a device .did you mean 'cuda'"),
         ({"model.device": "emulatd"}, "did you mean 'emulated'"),
         ({"executor": "emulated", "model.device": "cuda"}, "but model.device is cuda"),
     ],

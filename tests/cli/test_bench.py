@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from stepweave.cli import bench_compare
 from stepweave.cli.main import app
 from tests.loadgen.stub import Stub, served
 
@@ -107,7 +109,9 @@ def test_a_trace_is_replayed(server: Stub, tmp_path: Path) -> None:
         '{"timestamp": 9, "input_length": 600, "output_length": 2, "hash_ids": [1, 3]}\n'
     )
     done = serve(server, "--trace", file, "--speed-up", "4", "--json")
-    assert json.loads(done.stdout)["total_output_tokens"] == 5
+    found = json.loads(done.stdout)
+    assert found["total_output_tokens"] == 5
+    assert (found["workload"], found["request_rate"], found["speed_up"]) == ("trace", None, 4.0)
     assert [body["max_tokens"] for body in server.bodies[2:]] == [3, 2]
 
 
@@ -153,6 +157,8 @@ def test_a_request_that_failed_is_counted_told_and_the_exit_status(
         (["--percentiles", "nan"], "write numbers from 0 to 100"),
         (["--extra-body", "{"], "--extra-body: is not JSON"),
         (["--extra-body", "3"], "--extra-body: must be an object"),
+        (["--extra-body", '{"max_tokens": 3}'], "cannot have 'max_tokens': use --output-len"),
+        (["--extra-body", '{"model": "m"}'], "cannot have 'model': use --model"),
         (["--header", "X"], "write it as --header NAME=VALUE"),
         (["--header", "X=a\nb"], "headers are printable ASCII"),
         (["--plot", "plot.png"], "--plot plot.png: the ending must be .svg"),
@@ -179,6 +185,42 @@ def test_conversations_do_not_go_to_completions_nor_token_ids_to_chats(tmp_path:
     done = bench("serve", "--prompts", file, "--endpoint", "chat")
     assert done.exit_code == 2
     assert "request 2 has token ids: use --endpoint completions" in done.output
+
+
+def test_a_line_with_a_grammar_of_its_own_takes_no_schema(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a"}\n{"prompt": "b", "structured_outputs": {"choice": ["c"]}}\n')
+    for verb in (["serve"], ["offline", "async"]):
+        done = bench(*verb, "--prompts", file, "--schemas", tmp_path)
+        assert done.exit_code == 2
+        assert "request 2 has structured_outputs of its own: drop them or --schemas" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], {"workload": "random", "request_rate": "inf", "input_len": 30, "output_len": 4}),
+        (
+            [
+                *("--ramp-up-strategy", "linear"),
+                *("--ramp-up-start-rps", "40", "--ramp-up-end-rps", "50"),
+            ],
+            {
+                "request_rate": None,
+                "ramp_up_strategy": "linear",
+                "ramp_up_start_rps": 40.0,
+                "ramp_up_end_rps": 50.0,
+            },
+        ),
+        (["--prefix-len", "9", "--range-ratio", "0.5"], {"prefix_len": 9, "range_ratio": 0.5}),
+    ],
+)
+def test_the_json_says_which_load_it_was(
+    options: list[str], said: dict[str, object], server: Stub
+) -> None:
+    found = json.loads(serve(server, *SMALL, *options, "--json").stdout)
+    assert {**found, **said} == found
 
 
 def test_a_broken_line_of_a_trace_is_named(tmp_path: Path) -> None:
@@ -220,6 +262,10 @@ def test_a_side_that_fails_its_first_request_ends_the_comparison(server: Stub) -
         (["async", "http://127.0.0.1:9", "--set-b", "depth=3"], "is for pipelines"),
         (["async", "abstract_decode"], "abstract graph, with no code to run"),
         (["async", "async", "--set-a", "depth"], "write it as --set-a dotted.key=value"),
+        (["async", "async", "--offline", "--model", "m"], "--model: is for endpoints and servers"),
+        (["async", "async", "--offline", "--extra-body", "{}"], "--extra-body: is for endpoints"),
+        (["async", "async", "--offline", "--header", "a=b"], "--header: is for endpoints"),
+        (["async", "async", "--offline", "--timeout", "9"], "--timeout: is for endpoints"),
         (["http://", "async"], "the endpoint http://: write it as http://HOST:PORT"),
     ],
 )
@@ -229,6 +275,24 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
     done = bench("compare", *arguments)
     assert done.exit_code == 2
     assert said in done.output
+
+
+def test_servers_that_a_comparison_starts_ask_for_no_key(
+    server: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Mapping[str, str]] = []
+
+    @asynccontextmanager
+    async def started(command: object, name: str, env: Mapping[str, str]) -> AsyncIterator[str]:
+        given.append(env)
+        yield server.url
+
+    monkeypatch.setattr(bench_compare, "started", started)
+    monkeypatch.setenv("STEPWEAVE_API_KEY", "secret")
+    done = bench("compare", "async", "async", *SMALL, "--rounds", "1")
+    assert done.exit_code == 0, done.output
+    assert ["STEPWEAVE_API_KEY" in env for env in given] == [False, False]
+    assert all(env["PATH"] == os.environ["PATH"] for env in given)
 
 
 def test_pipelines_are_loaded_and_compared_in_this_process() -> None:

@@ -116,3 +116,20 @@ values: {x: {}}
     changed.write_text(files[1].read_text().replace("90", "91"))
     assert line(files[1], changed) == [f"cycle      2 {told}"]
     assert line(files[0], files[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--set", "depht=1", "--set-y", "depth=1"), "--set depht=1: unknown key"),
+        (("--set", "depth=1", "--set-x", "depht=1"), "--set-x depht=1: unknown key"),
+        (("--set-y", "depth=0"), "--set-y depth=0: "),
+        (("--set-y", "depth=["), "--set-y depth=[: is not valid YAML"),
+    ],
+)
+def test_what_is_wrong_is_told_at_the_option_that_said_it(
+    options: tuple[str, ...], said: str
+) -> None:
+    result = graph("diff", "async", "async", *options)
+    assert result.exit_code == 2
+    assert said in result.stderr

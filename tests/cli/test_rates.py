@@ -117,6 +117,20 @@ def test_simulated_tokens_are_those_of_steps(rated: Path) -> None:
     assert found["tpot_us"] == pytest.approx(60, rel=0.02)
 
 
+def test_a_trace_says_that_its_steps_are_cycles(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    asked = ["trace", "seldom_statistics", "-o", f"{tmp_path / 'trace.json'}", "--html", f"{page}"]
+    done = CliRunner().invoke(app, asked)
+    assert "40 cycles of 4 steps simulated, not run; figures of cycles" in done.stdout
+    assert "below, a step is such a cycle, and µs are of one" in done.stdout
+    said = page.read_text()
+    assert "<p>40 cycles of 4 steps simulated" in said
+    assert "µs are per cycle, which is called a step below" in said
+    found = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
+    assert (found["steps"], found["cycle"]) == (40, 4)
+    assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["cycle"] == "4"
+
+
 TWO_TURNS = """
 version: 1
 values: {x: {place: pinned}}
@@ -143,6 +157,10 @@ def test_plans_of_firings_have_mutants(name: str, tmp_path: Path) -> None:
 def test_a_graph_whose_ops_take_no_time_is_simulated(tmp_path: Path) -> None:
     path = tmp_path / "free.yaml"
     path.write_text("version: 1\nnodes:\n  - {name: a, host: {cost_us: 0}}\n")
-    for verb in (["simulate"], ["trace", "-o", f"{tmp_path / 'trace.json'}"]):
+    for verb in (
+        ["simulate"],
+        ["simulate", "--tokens-per-step", "2"],
+        ["trace", "-o", f"{tmp_path / 'trace.json'}"],
+    ):
         done = CliRunner().invoke(app, [*verb, f"{path}"])
         assert done.exit_code == 0, done.output

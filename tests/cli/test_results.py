@@ -1,12 +1,14 @@
 """What people see of a run."""
 
+import json
+import math
 import sys
 
 import pytest
 
 from stepweave import LLM
-from stepweave.cli.results import print_text
-from stepweave.requests.request import RequestOutput
+from stepweave.cli.results import print_text, write_json
+from stepweave.requests.request import RequestOutput, TokenLogprob
 
 SUMMARY = {
     "tokens": 3,
@@ -81,6 +83,28 @@ def test_a_panel_is_titled_by_request_and_prompt_and_failures_come_first(
 def test_a_comparison_says_its_spread(
     rounds: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {"speed_ratio": 1.5, "speed_ratio_quartiles": [1.2, 1.75], "rounds": rounds}
+    found = {
+        "speed_ratio": 1.5,
+        "speed_ratio_quartiles": [1.2, 1.75],
+        "rounds": rounds,
+        "first_difference": None,
+    }
     print_text([], {**SUMMARY, **found, "equal_to_synchronous": True}, sys.stdout)
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_comparison_says_where_tokens_first_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {"speed_ratio": 1.5, "speed_ratio_quartiles": [1.5, 1.5], "rounds": 1}
+    unequal = {"equal_to_synchronous": False, "first_difference": "token_ids[3] is 7, there 8"}
+    print_text([], {**SUMMARY, **found, **unequal}, sys.stdout)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "NOT EQUAL to the synchronous loop, 1.50 times its speed" in said
+    assert "first difference: token_ids[3] is 7, there 8" in said
+
+
+def test_minus_infinity_is_a_number_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    told = TokenLogprob(5, -0.25, 1, ((6, -0.5), (7, -math.inf)))
+    write_json(RequestOutput("0", "-Infinity", "", (5,), "stop", logprobs=(told,)), sys.stdout)
+    line = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert line["prompt"] == "-Infinity"
+    assert line["logprobs"][0]["top"] == [[6, -0.5], [7, -9999.0]]

@@ -109,6 +109,20 @@ def test_the_serial_executor_overlaps_nothing() -> None:
     assert found["overlap"] == pytest.approx(0)
 
 
+def test_the_serial_executor_is_predicted_to_overlap_nothing() -> None:
+    found = simulated("async", "--set", "executor=serial")
+    assert found["predicted_period_us"] == pytest.approx(found["host_us"] + found["device_us"])
+    assert "(predicted 470)" in stepweave("simulate", "async", "--set", "executor=serial").stdout
+
+
+def test_the_table_over_all_profiles_tells_times_of_a_step() -> None:
+    """Of a graph with rates, whose plan is of a cycle of four steps."""
+    for line in simulated("seldom_statistics", "--costs", "all")["profiles"]:
+        one = simulated("seldom_statistics", "--costs", line["costs"])
+        assert line["period_us"] == pytest.approx(one["period_us"] / 4)
+        assert line["serial_us"] == pytest.approx((one["host_us"] + one["device_us"]) / 4)
+
+
 def test_no_model_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     found = simulated("async", "--costs", "llama_8b", "--set", "model.name=/nowhere/at/all")
     assert found["period_us"] > 4000
@@ -155,7 +169,8 @@ def test_each_ending_gives_a_file_of_its_kind(files: Path) -> None:
         (("async", "--costs", "llama_9b"), "did you mean 'llama_8b'?"),
         (("async", "--rows", "4"), "--costs is read: give one"),
         (("async", "--costs", "all", "--compare", "depth=1"), "drop --compare"),
-        (("async", "--compare", "depth"), "dotted.key=value"),
+        (("async", "--compare", "depth"), "write it as --compare dotted.key=value"),
+        (("async", "--compare", "depht=1"), "--compare depht=1: unknown key"),
         (("asinc",), "did you mean 'async'?"),
         (("async", "-o", "nowhere/out.txt"), "there is no directory"),
     ],

@@ -213,6 +213,14 @@ def test_a_graph_that_makes_no_sense_is_refused_at_its_node(
     assert (caught.value.code, mark.line, mark.column) == (code, line, column)
 
 
+def test_shares_that_are_more_than_all_steps_are_told_at_a_mode(tmp_path: Path) -> None:
+    loaded = load(written(tmp_path, GRAPH + "modes:\n  a: {share: 0.7}\n  b: {share: 0.7}\n"))
+    assert isinstance(loaded.config, AbstractGraph)
+    with pytest.raises(GraphError, match=r"shares are parts of all steps, .* 1\.4") as caught:
+        loaded.config.step_graph()
+    assert loaded.mark(caught.value.line).line == GRAPH.count("\n") + 3
+
+
 def test_reads_are_written_with_their_carry() -> None:
     assert parse_read("x") == Read("x")
     assert parse_read("x@-2") == Read("x", 2)

@@ -34,6 +34,7 @@ def test_states_are_added_to_those_there_are(states: str, tmp_path: Path) -> Non
     ("text", "said", "column"),
     [
         ("nodes:\n  - {name: comit, offset: 2}", "no node 'comit' to change (did you mean", 12),
+        ("nodes:\n  - {name: forwrd, device: {cost_us: 9}}", "(did you mean 'forward'?)", 12),
         (
             "values:\n  bathc: {slots: 1}",
             "no op reads or writes 'bathc' (did you mean 'batch'?)",

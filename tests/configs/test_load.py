@@ -252,6 +252,57 @@ def test_unknown_kinds_and_actors_get_the_nearest_right_name(
     assert (error.line, error.column) == (3, column)
 
 
+@pytest.mark.parametrize(
+    ("text", "column", "said"),
+    [
+        ("max_rows: 3", 1, "unknown key 'max_rows'; there is `scheduler.max_rows`"),
+        ("tokens: 3", 1, "unknown key 'tokens'; there is `nodes.draft.tokens`"),
+        ("tensor: 2", 1, "unknown key 'tensor'; there is `model.parallel.tensor`"),
+        ("stream: x", 1, "unknown key 'stream' (did you mean 'streams'?)"),
+        ("model: embedded", 1, "model must be a mapping: write `model: {name: embedded}`"),
+        ("depth: 99", 8, "depth must be at most 8, not 99; or 'auto'"),
+        (
+            "policies: {acceptance: {rates: [1]}}",
+            25,
+            "policies.acceptance: unknown key 'rates' of 'coupled'; give the policy that has it, "
+            "as `kind: synthetic`",
+        ),
+        (
+            "policies: {scheduling: {prompt_token: 8}}",
+            25,
+            "policies.scheduling: unknown key 'prompt_token' (did you mean 'prompt_tokens'?)",
+        ),
+    ],
+)
+def test_what_stands_in_the_wrong_place_is_told_with_what_to_write(
+    tmp_path: Path, text: str, column: int, said: str
+) -> None:
+    path = tmp_path / "it.yaml"
+    path.write_text(f"extends: async\n{text}\n")
+    error = refused(path)
+    assert [each.message for each in error.problems] == [said]
+    assert (error.line, error.column) == (2, column)
+
+
+def test_a_list_that_lacks_what_nodes_of_another_file_name_is_what_is_wrong(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "it.yaml"
+    path.write_text("extends: async\nstreams: [copy]\nactors: [grammar]\n")
+    said = [f"{each.mark.line}: {each.message}" for each in refused(path).problems]
+    assert said == [
+        "2: streams lacks 'compute', which is the stream of prepare_inputs, forward, sample",
+        f"3: actors lacks 'driver', which is the actor of {', '.join(PLAIN)}",
+    ]
+    assert refused("async", {"streams": "[compute]"}).message == (
+        "--set streams=[compute]: streams lacks 'copy', which is the stream of d2h_copy"
+    )
+    path.write_text("extends: async\nstreams: [compute, copy]\nnodes: {forward: {stream: cop}}\n")
+    nodes = [refused(path), refused(path, {"nodes.sample.stream": "cmpute"})]
+    assert nodes[0].line == 3
+    assert "--set nodes.sample.stream=cmpute: unknown stream 'cmpute' (did" in nodes[1].message
+
+
 def test_a_plan_called_as_the_files_own_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "it.yaml"
     path.write_text("extends: async\nplans:\n  usual: {depth: 1}\n")

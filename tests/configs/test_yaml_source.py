@@ -52,7 +52,13 @@ def test_a_place_that_does_not_exist_is_that_of_its_nearest_parent() -> None:
         ("", 1, 1, "is empty"),
         ("# nothing\n", 1, 1, "is empty"),
         ('a: "\\ud800"\n', 1, 4, "surrogate"),
-        ("a: " + "9" * 5000, 1, 4, "not a usable number"),
+        ("a: " + "9" * 5000, 1, 4, "is not a usable number: it has 5000 digits"),
+        ("a: 1\nb: {c: 1\nd: 2", 3, 2, "; it begins at line 2"),
+        ('a: 1\nb: "c\n', 3, 1, "found unexpected end of stream; it begins at line 2"),
+        ("a:\n\tb: 1\n", 2, 1, "indent with spaces, not with tabs"),
+        ("a: write: b\n", 1, 9, "quote a text that has `: ` in it"),
+        ("- {a: write: b}\n", 1, 12, "quote a text that has `: ` in it"),
+        ("a: &x {b: 1}\nc:\n  <<: *x\n", 3, 3, "`<<` is not read: write the keys"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(text: str, line: int, column: int, said: str) -> None:

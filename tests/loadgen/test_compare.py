@@ -107,6 +107,35 @@ def test_a_round_that_is_interrupted_does_not_count() -> None:
     assert [each.median for each in found.ratios()][:1] == [pytest.approx(0.8)]
 
 
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_finished_rounds_count_where_a_side_is_interrupted_while_it_starts(rounds: int) -> None:
+    a, b, _ = sides()
+
+    def starting(turn: Turn) -> Turn:
+        async def run(load: Load) -> Result:
+            await asyncio.sleep(100.0)  # a server comes up, or weights are loaded
+            return await turn(load)
+
+        return run
+
+    async def main() -> tuple[Comparison, int]:
+        session = Session(clock=clock)
+        session.begin()
+        asyncio.get_running_loop().call_later(50.0 + 250 * rounds, session.stop)
+        turns = starting(a.turn(session)), starting(b.turn(session))
+        found = await compare(("a", "b"), turns, LOAD, 3)
+        task = asyncio.current_task()
+        assert task is not None
+        return found, task.cancelling()
+
+    if not rounds:
+        with pytest.raises(asyncio.CancelledError):  # there is nothing to keep
+            virtually(main)
+        return
+    found, cancelling = virtually(main)
+    assert (len(found.rounds), found.interrupted, cancelling) == (1, True, 0)
+
+
 def test_figures_that_a_lacks_have_no_ratio() -> None:
     nothing = Comparison(("a", "b"), ())
     assert nothing.ratios() == []

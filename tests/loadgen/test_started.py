@@ -30,6 +30,15 @@ def test_it_gives_the_url_that_the_server_prints_and_ends_it() -> None:
     assert asyncio.run(main()) == "http://127.0.0.1:7"
 
 
+def test_it_may_have_another_environment() -> None:
+    async def main() -> str:
+        code = "import os; print('at http://' + '+'.join(sorted({'ONLY', 'PATH'} & {*os.environ})))"
+        async with started([sys.executable, "-c", code], "it", {"ONLY": "this"}) as url:
+            return url
+
+    assert asyncio.run(main()) == "http://ONLY"
+
+
 def test_one_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ENDING_S", 0.01)
 

@@ -106,7 +106,7 @@ def test_lines_are_asked_in_turn_with_what_they_say() -> None:
         {"role": "system", "content": "Be short."},
         {"role": "user", "content": "Hi"},
     )
-    assert asks[1].max_tokens is None
+    assert asks[1].max_tokens == 128, "as everywhere where a line says none"
     assert body(asks[2], Endpoint.COMPLETIONS, "m")["prompt"] == [3, 0, 5]
     assert [ask.max_tokens for ask in GivenPrompts(prompts_of(LINES, "p"), 5).asks(2, 0, COST)] == [
         5,
@@ -200,6 +200,19 @@ def test_the_body_of_a_chat_and_of_a_completion() -> None:
         "stream": True,
         "prompt": "Hi",
     }
+
+
+def test_a_completion_asks_for_a_schema_by_the_key_that_its_endpoint_knows() -> None:
+    found = body(Ask("a", "Hi", schema=("s", {"type": "object"})), Endpoint.COMPLETIONS, "m")
+    assert found["structured_outputs"] == {"json": {"type": "object"}}
+    assert "response_format" not in found
+
+
+def test_what_an_ask_says_itself_goes_before_what_all_requests_say() -> None:
+    more = {"model": "other", "stream": False, "max_tokens": 3, "temperature": 1.0, "top_k": 4}
+    found = body(Ask("a", "Hi", 7, parameters={"temperature": 0.5}), Endpoint.CHAT, "m", more)
+    said = {"model": "m", "stream": True, "max_tokens": 7, "temperature": 0.5, "top_k": 4}
+    assert {**found, **said} == found
 
 
 def test_log_probabilities_go_by_the_name_that_the_endpoint_knows() -> None:

@@ -360,7 +360,16 @@ def test_offline_the_hub_is_not_asked_at_all(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "unset HF_HUB_OFFLINE" in refusal(lambda: CausalLM.load("nobody/nothing"))
+    assert "(did you mean 'embedded'?), and HF_HUB_OFFLINE" in refusal(
+        lambda: CausalLM.load("embeded")
+    )
     assert no_hub == []
+
+
+def test_a_name_like_a_shipped_one_is_told_where_nobody_can_be_asked(no_hub: list[str]) -> None:
+    for name, shipped in (("embeded", "embedded"), ("embedded-egle", "embedded-eagle")):
+        said = refusal(lambda name=name: CausalLM.load(name))  # type: ignore[misc]
+        assert f"of the hub (did you mean {shipped!r}?), and the hub cannot be reached" in said
 
 
 def test_a_name_that_the_hub_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

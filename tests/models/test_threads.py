@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from stepweave.models.threads import SMALL_BYTES, is_small, let_go, physical_cores, threads_for
+from stepweave.models.threads import (
+    SMALL_BYTES,
+    is_small,
+    let_go,
+    physical_cores,
+    that_run_at_once,
+    threads_for,
+)
 
 
 def system(folder: Path, siblings: dict[int, str], **files: str) -> Path:
@@ -42,6 +49,15 @@ def test_two_threads_of_a_core_count_once(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("eight_processors")
 def test_where_the_kernel_says_nothing_each_processor_is_a_core(tmp_path: Path) -> None:
     assert physical_cores(tmp_path) == 8
+
+
+@pytest.mark.usefixtures("eight_processors")
+def test_threads_that_could_not_run_at_once_are_not_made(caplog: pytest.LogCaptureFixture) -> None:
+    assert (that_run_at_once(3), that_run_at_once(8), caplog.messages) == (3, 8, [])
+    assert that_run_at_once(1024) == 8
+    assert caplog.messages == [
+        "torch_threads 1024: this process may use 8 processors, so it is 8 here"
+    ]
 
 
 def test_only_processors_that_the_process_may_use_count(

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from stepweave import LLM, Pipeline, SamplingParams, TextPiece, load_config
 from stepweave.cli.main import app
 from stepweave.configs.errors import ConfigError
+from stepweave.models.errors import ModelNotFound
 from stepweave.requests.request import RequestError, RequestOutput
 from stepweave.requests.totals import Totals
 from stepweave.serving import progress
@@ -163,6 +164,13 @@ def test_what_cannot_be_meant_is_refused() -> None:
         LLM(pipeline={})
     with pytest.raises(EngineError, match="overrides change a pipeline's file"):
         LLM(pipeline=Pipeline(), overrides={"depth": 3})
+
+
+def test_a_models_directory_is_named_as_it_was_given() -> None:
+    with pytest.raises(ModelNotFound, match=r"there is no directory '\./no/such'"):
+        LLM("./no/such")
+    with pytest.raises(ConfigError, match=r"^model: model\.name is longer than 4096 characters"):
+        LLM("x" * 5000)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ import torch
 from stepweave import LLM
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
+from stepweave.models import threads as threads_file
 from stepweave.models.causal_lm import CausalLM
 from stepweave.serving.engine import EngineError
 from stepweave.serving.loading import load_engine
 
 
-@pytest.mark.parametrize(("setting", "threads"), [("auto", 1), ("3", 3), ("null", 2)])
+@pytest.mark.parametrize(("setting", "threads"), [("auto", 1), ("3", 3), ("1024", 3), ("null", 2)])
 def test_a_model_loads_with_as_many_threads_as_its_runs_have(
     setting: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -27,6 +28,7 @@ def test_a_model_loads_with_as_many_threads_as_its_runs_have(
         return load(*args, **kwargs)
 
     monkeypatch.setattr(CausalLM, "load", watched)
+    monkeypatch.setattr(threads_file, "usable_processors", lambda: {0, 1, 2})
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # who sets it has chosen
     config = load_config("quickstart", {"torch_threads": setting})
     assert isinstance(config, PipelineConfig)

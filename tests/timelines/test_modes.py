@@ -95,8 +95,11 @@ def test_steps_without_a_mode_count_nowhere() -> None:
     assert only.steps == sum(step % 4 > 0 for step in run.steady)
 
 
-def test_each_mode_of_a_plan_takes_what_is_predicted_and_so_does_the_longest_sequence() -> None:
-    words = simulated_words(shipped_plan("prefill_decode"), steps=60)
+@pytest.mark.parametrize("steps", [38, 41, 60])  # whole words of the sequence, or not
+def test_each_mode_of_a_plan_takes_what_is_predicted_and_so_does_the_longest_sequence(
+    steps: int,
+) -> None:
+    words = simulated_words(shipped_plan("prefill_decode"), steps=steps)
     assert {("decode",), ("prefill",)} <= {each.word for each in words}
     for each in words:
         assert each.simulated_us == pytest.approx(each.predicted_us)

@@ -72,6 +72,23 @@ def test_every_kind_of_change_has_its_table(changes: dict[str, str], said: str) 
     assert said in parser.cells
 
 
+def test_leases_and_proofs_that_changed_are_listed() -> None:
+    before = planned("kv_swap")
+    after = planned("kv_swap", {"nodes.commit.offset": "2"})
+    found = difference(before, after)
+    assert found.leases
+    page = page_of(before, after)
+    parser = Balanced()
+    parser.feed(page)
+    for (state, source, target), (was, now) in found.leases.items():
+        at = parser.cells.index(f"{state}: {source} → {target}")
+        said = ["none" if each is None else f"after {each} step" for each in (was, now)]
+        assert [cell.rstrip("s") for cell in parser.cells[at + 1 : at + 3]] == said
+    assert f", {len(found.leases)} lease" in page
+    assert found.proofs
+    assert any(cell.startswith(f"{found.proofs} requirement") for cell in parser.cells)
+
+
 def test_equal_plans_are_said_to_be_identical_and_nothing_is_marked() -> None:
     page = page_of(planned("async"), planned("async"))
     assert "Identical: the same plan, and the same costs." in page

@@ -155,3 +155,26 @@ def test_refused_values_leave_a_gap() -> None:
     root = drawn(Series((Sample("1", None, ""), Sample("2", 5.0, "A"), Sample("3", 6.0, "A"))))
     assert [p.get("data-value") for p in groups(root, "point")] == ["2", "3"]
     assert len(groups(drawn(Series((Sample("1", None, ""),))), "point")) == 0
+
+
+@pytest.mark.parametrize("count", [2, 14])
+def test_names_of_curves_are_broken_into_lines_that_end_within_the_picture(count: int) -> None:
+    names = [f"cost.bitmask.host {100 * n}" for n in range(count)]
+    root = drawn(*(Series(BENT[:2], name) for name in names))
+    texts = {text.text: text for text in root.iter(f"{SVG}text")}
+    width, height = map(float, root.get("viewBox", "").split()[2:])
+    rows = {float(texts[name].get("y", "")) for name in names}
+    for name in names:
+        end = float(texts[name].get("x", "")) + svg.text_width(name, 11)
+        assert end <= width
+    assert max(rows) < height < max(rows) + 16
+    assert len(rows) == (1 if count == 2 else 4)
+
+
+def test_all_letters_of_a_curve_are_explained_below_it() -> None:
+    samples = [
+        Sample(f"{n}", 1.0 + n, letter, "compute + driver") for n, letter in enumerate("ABCDEFGH")
+    ]
+    root = drawn(Series(tuple(samples)))
+    said = " ".join(text.text or "" for text in root.iter(f"{SVG}text"))
+    assert all(f"{letter}: compute + driver" in said for letter in "ABCDEFGH")

@@ -193,11 +193,28 @@ def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter | None]:
         if isinstance(each.default, Parameter):
             found[each.name] = each.default
         elif each.default is not each.empty:
+            _refuse_bare(name, each)
             found[each.name] = None
         else:
             named = Parameter("context") if each.name == "ctx" else Parameter("read", each.name)
             found[each.name] = named
     return found
+
+
+def _refuse_bare(function: str, parameter: inspect.Parameter) -> None:
+    """Without a word around it, the function would get the declaration for the datum."""
+    of = parameter.default
+    for declaration, words in (
+        (Value, "`read(…)`"),
+        (State, "`state(…)` or `update(…)`"),
+        (Resource, "`given(…)`"),
+    ):
+        if isinstance(of, declaration):
+            raise GraphError(
+                f"node {function!r}: the default of {parameter.name!r} is "
+                f"{arguments.described(of)} and not what it holds. Write {words} around it.",
+                code="SW-SIGNATURE",
+            )
 
 
 def _without_signature(function: Callable[..., Any]) -> bool:

@@ -16,7 +16,7 @@ from ..graph.answers.delay import delayable
 from ..graph.bind import Declared
 from ..graph.declare import step_graph
 from ..graph.errors import GraphError, did_you_mean
-from ..graph.parameters import Resources
+from ..graph.parameters import Parameter, Resources
 from ..graph.plan import Plan
 from ..graph.step_graph import StepGraph
 from ..policies.acceptance import Acceptance
@@ -43,6 +43,7 @@ from .values import (
     REQUEST_SLOTS,
     REQUESTS,
     SIZES,
+    SOURCES,
 )
 from .wiring import check_writers
 
@@ -126,6 +127,7 @@ def decode_step(
         )
         for called, node in nodes.items()
     ]
+    found.bring(SOURCES, _sources(declared))
     try:
         graph = step_graph(
             *declared,
@@ -171,6 +173,23 @@ def _check_that_requests_end(graph: StepGraph) -> None:
         )
 
 
+def _sources(declared: Sequence[Declared]) -> dict[tuple[str, str], str]:
+    """By a node's kind and parameter: the value that is read there, and the node that writes it."""
+    ops = [(node, op) for node in declared for op in (*node.host, *node.device)]
+    writers = {write.name: node.template.name for node, op in ops for write in op.writes}
+    return {
+        (node.template.kind, name): f"{value!r} of node {writers[value]!r}"
+        for node, op in ops
+        for name, each in op.parameters.items()
+        if each.role == "read" and (value := _read(node, name, each)) in writers
+    }
+
+
+def _read(node: Declared, name: str, each: Parameter) -> str:
+    """The value that a parameter reads in this graph."""
+    return node.wiring[name].name if name in node.wiring else each.name
+
+
 def _name_writers(declared: Sequence[Declared]) -> None:
     """Raise a `GraphError` that names the kinds that write what nobody writes, if there are any."""
     ops = [(node, op) for node in declared for op in (*node.host, *node.device)]
@@ -179,7 +198,7 @@ def _name_writers(declared: Sequence[Declared]) -> None:
         for name, each in op.parameters.items():
             if each.role != "read" or each.optional:
                 continue
-            value = node.wiring[name].name if name in node.wiring else each.name
+            value = _read(node, name, each)
             if value not in written and (kinds := _writers(value)):
                 raise GraphError(
                     f"node {node.template.name!r} reads {value!r}, which no node writes: list a "

@@ -44,6 +44,13 @@ class NodeKind:
     spared: bool = False  # tokens are the same without it: another plan may leave it out
 
     def __post_init__(self) -> None:
+        for side, ops in (("host", self.host), ("device", self.device)):
+            if not isinstance(ops, tuple):
+                name = ops.name if isinstance(ops, OpFunction) else "f"
+                raise GraphError(
+                    f"kind {self.name!r}: {side} must be a tuple of ops: `{side}=({name},)`",
+                    code="SW-KIND",
+                )
         for each in (*self.host, *self.device):
             if not isinstance(each, OpFunction):
                 name = getattr(each, "__name__", type(each).__name__)

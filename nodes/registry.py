@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from ..graph.entry_points import load
+from ..graph.entry_points import load, package_of
 from ..graph.errors import GraphError, did_you_mean
 from .drafter import Drafter
 from .kind import NodeKind
@@ -54,6 +54,18 @@ def known_kinds(*, installed: bool = True) -> tuple[str, ...]:
     """
     theirs = sorted(point.name for point in _installed()) if installed else ()
     return (*_BUILT_IN, *theirs)
+
+
+def passed_over() -> dict[str, list[str]]:
+    """By name, packages whose kind nobody finds, since the name is that of one that ships, or is
+    found first.
+    """
+    taken, found = {*_BUILT_IN, *BETWEEN_STAGES}, dict[str, list[str]]()
+    for point in _installed():
+        if point.name in taken:
+            found.setdefault(point.name, []).append(package_of(point))
+        taken.add(point.name)
+    return found
 
 
 @cache

@@ -7,6 +7,7 @@ is ever sampled. The new last token and count of each row stay on the device for
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..graph.declare import op
@@ -24,6 +25,8 @@ from .values import (
     PROGRESS,
     PROMPT_LOGITS,
     SAMPLED,
+    SOURCES,
+    VOCAB_SIZE,
     agreement,
     divided,
 )
@@ -57,16 +60,28 @@ def sample(
     rule: Acceptance = given(ACCEPTANCE),
     agree: Agreement | None = given(AGREED),
     meetings: Membership | None = optional_update(MEETINGS, when=divided),
+    vocab_size: int = given(VOCAB_SIZE),
+    sources: Mapping[tuple[str, str], str] = given(SOURCES),
 ) -> tuple[Sampled | None, Progress]:
     """The tokens of the step, and the hand-off to the next. It adds the tokens to the history.
 
     `logits[S, W, V]`, `prompt_logits[P, V]`, `draft_probs[R, k, V]`: None where there are none.
-    Raises `MissingMask` where a row with a grammar has no mask.
+    Raises `MissingMask` where a row with a grammar has no mask, and `WrongResult` for logits that
+    are not of the step's rows.
     """
+    from .ops.results import check_scores
     from .ops.windows import sample_step
 
     if inputs is None:
         return None, progress
+    asked = (
+        (LOGITS, None if inputs.sample is None else inputs.sample.logit_index, logits),
+        (PROMPT_LOGITS, None if inputs.prompt is None else inputs.prompt.targets, prompt_logits),
+    )
+    for value, places, found in asked:
+        if places is not None:
+            source = sources.get((KIND.name, value.name))
+            check_scores(value.name, found, (*places.shape, vocab_size), source)
     return sample_step(
         rule, inputs, logits, prompt_logits, progress, history, mask, draft_probs, agree
     )

@@ -26,11 +26,14 @@ def deepest_path(options: Iterable[Options], *, forced: bool) -> int:
 
 
 def check_trees(graph: StepGraph, rule: Acceptance, nodes: Mapping[str, NodeConfig]) -> None:
-    """Raise `GraphError`, with the line of the drafter among `nodes`, for what would take a draft
-    tree for a chain.
+    """Raise `GraphError`, with the line of the drafter of trees among `nodes`, for what would take
+    a draft tree for a chain.
     """
-    drafters = [(name, each.line) for name, each in nodes.items() if isinstance(each, TreeOptions)]
-    (name, line), *_ = drafters or [("draft", None)]
+    name, line = next(
+        (name, each.line)
+        for name, each in nodes.items()
+        if isinstance(each, TreeOptions) and each.tree_depth
+    )
     if not getattr(rule, "trees", False):
         raise GraphError(
             f"node {name!r} offers draft trees, but {called('acceptance', rule)} judges no draft "

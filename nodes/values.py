@@ -6,6 +6,7 @@ that read it. What a datum holds is in `data.py`, field by field. Nothing here n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..graph.node import State, Value
@@ -128,6 +129,8 @@ DEVICE: Resource[torch.device] = Resource("device", _device)
 """Where device ops find their data."""
 VOCAB_SIZE: Resource[int] = Resource("vocab_size", _vocab_size)
 """Tokens of the target's output layer."""
+SOURCES: Resource[Mapping[tuple[str, str], str]] = Resource("sources")
+"""By node kind and parameter: the value that is read there and its node, as errors name them."""
 
 
 def _tokenizer(target: CausalLM = given(TARGET)) -> PreTrainedTokenizerBase:

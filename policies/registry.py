@@ -70,6 +70,18 @@ def known(decision: str, *, installed: bool = True) -> tuple[str, ...]:
     return (*_BUILT_IN[decision], *others)
 
 
+def passed_over(decision: str) -> dict[str, list[str]]:
+    """By name, packages whose policy nobody finds, since the name is that of one that ships, or is
+    found first.
+    """
+    taken, found = {*_BUILT_IN[decision]}, dict[str, list[str]]()
+    for name, point in _installed(decision):
+        if name in taken:
+            found.setdefault(name, []).append(package_of(point))
+        taken.add(name)
+    return found
+
+
 def default(decision: str) -> str:
     """The name of the policy for a decision where none is named."""
     return next(iter(_BUILT_IN[decision]))
@@ -125,13 +137,16 @@ def check_policy(decision: str, made: object) -> None:
 
 
 def called(decision: str, made: object) -> str:
-    """A policy as messages name it."""
-    for name, kind in _BUILT_IN[decision].items():
-        if type(made) is kind:
-            return f"{decision} policy {name!r}"
-    for name, point in _installed(decision):
-        if point.value.partition(":")[2] == type(made).__qualname__:
-            return f"{decision} policy {name!r} of {package_of(point)}"
+    """A policy as messages name it. One that a file chose has its `kind`, in a class derived from
+    the policy's own.
+    """
+    for each in type(made).__mro__ if hasattr(made, "kind") else (type(made),):
+        for name, kind in _BUILT_IN[decision].items():
+            if each is kind:
+                return f"{decision} policy {name!r}"
+        for name, point in _installed(decision):
+            if point.value.partition(":")[2] == each.__qualname__:
+                return f"{decision} policy {name!r} of {package_of(point)}"
     return f"{decision} policy {type(made).__name__!r}"
 
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from ..graph.errors import told
+from ..policies.errors import PolicyError
+from ..policies.registry import called
 from ..policies.stopping import OutputView, Stopping
 
 FinishReason = Literal["stop", "length"]
@@ -51,7 +55,8 @@ class StopChecker:
             before is no part of a stop string either. Stop tokens are banned before, when tokens
             are drawn; one that came all the same (a grammar allowed nothing else) ends it.
         include_stop_string: show the stop string itself too.
-        policy: may end the request sooner, from `min_tokens` on.
+        policy: may end the request sooner, from `min_tokens` on. What it raises, and another answer
+            than True or False, is a `PolicyError` of `push`.
 
     Raises:
         ValueError: an empty stop string (it would match at once), or a limit that cannot be.
@@ -100,6 +105,7 @@ class StopChecker:
 
         Raises:
             ValueError: a placeholder among them; nothing is taken then.
+            PolicyError: the policy failed, or gave no answer.
         """
         if any(token < 0 for token in tokens):
             raise ValueError(f"placeholder among settled tokens: {list(tokens)}")
@@ -148,10 +154,17 @@ class StopChecker:
     def _ended_by_policy(self) -> bool:
         if self._policy is None:
             return False
-        if not self._policy.ends(OutputView(tuple(self._tokens), self._text)):
-            return False
-        self._finish_reason = "stop"
-        return True
+        try:
+            ends = self._policy.ends(OutputView(tuple(self._tokens), self._text))
+        except Exception as failure:  # the boundary: code that is not ours
+            said = f"`ends` raised {told(failure)}{_line_of(failure)}"
+            raise PolicyError(f"{called('stopping', self._policy)}: {said}") from failure
+        if not isinstance(ends, bool):
+            said = f"`ends` returned {ends!r:.60}: return True or False"
+            raise PolicyError(f"{called('stopping', self._policy)}: {said}")
+        if ends:
+            self._finish_reason = "stop"
+        return ends
 
     def _finish_at_length(self) -> bool:
         if self._count >= self._max_tokens:
@@ -179,3 +192,12 @@ class StopChecker:
             if any(string.startswith(tail) for string in self._stop_strings):
                 return length
         return 0
+
+
+def _line_of(failure: Exception) -> str:
+    """Where a called function raised, without its folder; nothing where it could not be called."""
+    behind = failure.__traceback__ and failure.__traceback__.tb_next
+    if behind is None:
+        return ""
+    code = behind.tb_frame.f_code
+    return f" ({Path(code.co_filename).name}:{behind.tb_lineno}, in {code.co_name})"

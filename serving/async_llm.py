@@ -92,7 +92,7 @@ class AsyncLLM:
 
     @property
     def plans(self) -> Mapping[str, Plan]:
-        """By name all plans that the engine may run; `engine.at` says which of them is on."""
+        """By name all plans that the engine may run; `llm.engine.at` says which of them is on."""
         return self.engine.plans
 
     async def __aenter__(self) -> AsyncLLM:

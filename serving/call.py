@@ -12,6 +12,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from ..configs.errors import ConfigError
+from ..executors.source_line import raised_at
 from ..requests.complaints import shown
 from ..requests.increment import Increment
 from ..requests.request import Request, RequestError, RequestOutput, SamplingParams
@@ -242,7 +243,8 @@ class Call:
                     listeners.on_text(increment.id, increment.text)
                 except Exception as error:
                     assert job.ticket is not None, "only what is served has text"
-                    job.error = f"{type(error).__name__}: {error}"
+                    said = f"{type(error).__name__}: {error}{raised_at(error)}"
+                    job.error = f"`on_text` raised {said}"
                     self.service.cancel(job.ticket, job.error)
             if increment.token_ids and listeners.on_progress is not None:
                 tokens += len(increment.token_ids)

@@ -97,7 +97,7 @@ class LLM:
 
     @property
     def plans(self) -> Mapping[str, Plan]:
-        """By name all plans that the engine may run; `engine.at` says which of them is on."""
+        """By name all plans that the engine may run; `llm.engine.at` says which of them is on."""
         return self.engine.plans
 
     def close(self) -> None:

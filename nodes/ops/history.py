@@ -22,10 +22,11 @@ FEWER = "lower scheduler.max_rows"
 
 
 class History:
-    """`tokens[R, C + 1]` int32, by position; the last column takes what is not to be kept.
+    """`tokens[R, C + 1]` int32, by position: prompt and output up to the newest token; what stands
+    behind that is of no use, and never a draft of the step.
 
-    A slot is right up to its last settled token. Behind that may stand refused drafts, or an
-    earlier owner's tokens: readers bring the length.
+    It may be refused drafts, or an earlier owner's tokens: readers bring the length. The last
+    column takes what is not to be kept.
     """
 
     fixed = True

@@ -21,7 +21,6 @@ from .host_copies import logprob_of
 from .masks import MatcherTable
 from .transfer import packed
 
-
 NO_NUMBERS = (
     "its log-probabilities are NaN: the model, or a node between `forward` and `sample`, wrote "
     "logits that are NaN or infinite"

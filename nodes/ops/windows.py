@@ -18,7 +18,6 @@ from ...sampling.stand_ins import StandIns, widened
 from ...sampling.trees import drafted
 from ...sampling.windows import DEPTH, PARENT, Verified, Windows
 from ..data import Inputs, Mask, Progress, PromptTargets, Sampled, SampleRows
-from ..values import LOGITS, PROMPT_LOGITS
 from .edits import edited, masked
 from .history import History
 from .likelihoods import likelihoods
@@ -256,18 +255,9 @@ def sample_step(
     """What a step sampled, and the progress after it; None where nothing is asked for.
 
     `logits[S, W, V]`, `prompt_logits[P, V]`, `draft_log_probs[R, k, V]`. What is sampled goes
-    through `agree`, if it is given. Raises `MissingMask`, and `WrongResult` where there are none of
-    rows that sample: such a run would never end.
+    through `agree`, if it is given. Raises `MissingMask`, and `WrongResult` for what the rule may
+    not return.
     """
-    for what, asked, got in (
-        (LOGITS.name, inputs.sample, logits),
-        (PROMPT_LOGITS.name, inputs.prompt, prompt_logits),
-    ):
-        if asked is not None and got is None:
-            raise WrongResult(
-                f"rows of this step are to be sampled, but its {what} are None: the node that "
-                "writes what is read here returns None only where its own are None"
-            )
     prompt = None
     if inputs.prompt is not None and prompt_logits is not None:
         prompt = of_prompt(inputs.prompt, prompt_logits)

@@ -117,6 +117,18 @@ def test_a_wrong_thing_in_a_default_is_told_when_it_is_declared(
         declare()
 
 
+@pytest.mark.parametrize(
+    ("of", "words"), [(COUNT, r"`read\("), (TALLY, r"or `update\("), (SIZE, r"`given\(")]
+)
+def test_a_forgotten_word_in_a_default_is_told(of: Any, words: str) -> None:
+    def work(count: Any = of) -> None: ...
+
+    told = rf"node 'work': the default of 'count' is a stepweave\..* Write .*{words}…\)` around it"
+    with pytest.raises(GraphError, match=told) as caught:
+        parameters(work)
+    assert caught.value.code == "SW-SIGNATURE"
+
+
 def test_a_value_state_and_resource_may_be_made_with_their_type_and_do_not_change() -> None:
     assert Value[int]("count") == COUNT
     assert Resource[int]("size") == SIZE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -209,6 +210,34 @@ def test_log_probabilities_of_a_prompt_are_said_once_though_it_is_computed_again
         request.in_flight.firsts += 1
         served.advance(batch, back)
     assert request.prompt_logprobs == [TokenLogprob(6, -1.5, 3), TokenLogprob(7, -2.5, 4)]
+
+
+def test_log_probabilities_that_are_no_numbers_end_the_request_that_asked_for_them() -> None:
+    asks, other = asked(0, logprobs=0), asked(1)
+    served = Served(asks, other)
+    served.prompt(11, 21)
+    back = came_back([[12, 13], [22, 23]], [2, 2], [2, 2], 3)
+    back.logprobs.logprob[1] = math.nan
+    settled = served.advance(served.schedule(), back)
+    assert [each.tokens for each in settled] == [(), (22, 23)]
+    served.finish(settled)
+    assert (asks.output_ids, [each.token for each in asks.logprobs]) == ([11], [11])
+    assert (asks.finish_reason, other.finish_reason) == ("error", None)
+    assert "its log-probabilities are NaN: the model, or a node between" in str(asks.error)
+
+
+def test_log_probabilities_of_a_prompt_that_are_no_numbers_end_its_request() -> None:
+    asks, other = asked(0, prompt_logprobs=0), asked(1)
+    served = Served(asks, other)
+    batch = served.schedule()
+    back = came_back([[11], [21]], [1, 1], [0, 0], 1)
+    back.prompt.logprob[0], back.prompt.logprob[1] = -1.5, math.nan
+    settled = served.advance(batch, back)
+    assert [each.uid for each in settled] == [other.uid]
+    served.finish(settled)
+    assert (asks.output_ids, asks.prompt_logprobs) == ([], [TokenLogprob(6, -1.5, 0)])
+    assert "its log-probabilities are NaN" in str(asks.error)
+    served.table.check_conservation()
 
 
 # --- grammars

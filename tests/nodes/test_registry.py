@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +73,10 @@ BROKEN = {
     "KIND = NodeKind('mine', 'x', host=(f,))": (
         "its op 'f' takes settings(Mine), but its options are Options: say `options=Mine`"
     ),
+    "from stepweave.nodes import NodeKind, op\n\n\n@op\ndef f(): ...\n\n\n"
+    "KIND = NodeKind('mine', 'x', device=f)": (
+        "kind 'mine': device must be a tuple of ops: `device=(f,)`"
+    ),
     "from stepweave.nodes import NodeKind\n\n\nKIND = NodeKind('yours', 'x')": (
         "it is called 'yours': entry point and kind share one name"
     ),
@@ -86,7 +91,7 @@ SOUND = DECLARED.format(fault="return True", size=None)
 
 
 @contextmanager
-def package(code: str, folder: Path, name: str) -> Iterator[Path]:
+def package(code: str, folder: Path, name: str, called: str = "mine") -> Iterator[Path]:
     """A package that brings the kind `mine`, and a pipeline that names it in line 3."""
     project, site, path = folder / "project", folder / "site", folder / "it.yaml"
     project.mkdir()
@@ -94,7 +99,7 @@ def package(code: str, folder: Path, name: str) -> Iterator[Path]:
     (project / f"{name}.py").write_text(code)
     (project / "pyproject.toml").write_text(
         '[project]\nname = "theirs"\nversion = "1"\n'
-        f'[project.entry-points."stepweave.nodes"]\nmine = "{name}:KIND"\n'
+        f'[project.entry-points."stepweave.nodes"]\n{called} = "{name}:KIND"\n'
         f'[tool.setuptools]\npy-modules = ["{name}"]\n'
     )
     path.write_text("extends: async\nnodes:\n  extra: {kind: mine, after: forward}\n")
@@ -120,3 +125,11 @@ def test_the_same_kind_without_the_fault_works(tmp_path: Path) -> None:
     with package(SOUND, tmp_path, "their_sound_kind") as path:
         result = CliRunner().invoke(app, ["check", str(path)])
     assert result.exit_code == 0, result.output
+
+
+def test_a_kind_that_nobody_finds_since_its_name_is_taken_is_told(tmp_path: Path) -> None:
+    with package(SOUND, tmp_path, "their_forward", called="forward"):
+        result = CliRunner().invoke(app, ["list", "kinds", "--json"])
+    told = json.loads(result.stdout)["kinds"]
+    assert told["forward"].endswith(". That of package 'theirs' has the same name: nobody finds it")
+    assert [name for name, said in told.items() if "theirs" in said] == ["forward"]

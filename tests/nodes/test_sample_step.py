@@ -54,6 +54,8 @@ def sampled(
             history=past or history(),
             draft_probs=None,
             agree=None,
+            vocab_size=VOCAB,
+            sources={("sample", "logits"): "'mine' of node 'k'"},
             **{"rule": Coupled(), **asked, **more},
         )
     )
@@ -110,8 +112,29 @@ def test_the_text_so_far_is_gathered_for_edits_that_read_it_only(
 
 def test_rows_without_logits_are_refused_since_their_requests_would_never_end() -> None:
     inputs = made(StepBatch(9, (decoding(2),)), {2: [21]})
-    with pytest.raises(StepweaveError, match="but its logits are None") as caught:
+    with pytest.raises(StepweaveError, match="its logits, 'mine' of node 'k', are None") as caught:
         sampled(inputs, None)
+    assert caught.value.code == "SW-RESULT"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (torch.zeros(1, 3, VOCAB - 1), rf"not a tensor \[1, 3, {VOCAB - 1}\] of float32"),
+        (torch.zeros(1, 2, VOCAB), rf"not a tensor \[1, 2, {VOCAB}\] of float32"),
+        (torch.zeros(3, VOCAB), rf"not a tensor \[3, {VOCAB}\] of float32"),
+        (torch.zeros(1, 3, VOCAB).long(), rf"not a tensor \[1, 3, {VOCAB}\] of int64"),
+        ((torch.zeros(1, 3, VOCAB),), r"not \(tensor\("),
+        ("text", "not 'text'"),
+    ],
+)
+def test_what_are_no_logits_of_the_rows_is_refused_with_the_node_that_wrote_it(
+    wrong: Any, told: str
+) -> None:
+    inputs = made(StepBatch(9, (decoding(2),)), {2: [21, 22]})
+    must = rf"its logits, 'mine' of node 'k', must be a tensor \[1, 3, {VOCAB}\] of floating-point"
+    with pytest.raises(StepweaveError, match=f"{must} numbers, {told}") as caught:
+        sampled(inputs, wrong)
     assert caught.value.code == "SW-RESULT"
 
 

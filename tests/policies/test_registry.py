@@ -12,7 +12,14 @@ import pytest
 from stepweave.configs.errors import ConfigError
 from stepweave.configs.load import load_config
 from stepweave.policies import Coupled, Policies, Policy, PolicyError
-from stepweave.policies.registry import DECISIONS, check_policy, known, policy, policy_class
+from stepweave.policies.registry import (
+    DECISIONS,
+    check_policy,
+    known,
+    passed_over,
+    policy,
+    policy_class,
+)
 from tests.installed import installed
 
 PACKAGE = """\
@@ -156,6 +163,24 @@ def test_a_file_that_names_a_policy_without_what_it_must_do_is_refused(tmp_path:
         ),
     ):
         load_config("quickstart", {"policies.drafting": "lazy"})
+
+
+def test_a_policy_that_nobody_finds_since_its_name_is_taken_is_told(tmp_path: Path) -> None:
+    points = dict.fromkeys(("acceptance__coupled", "acceptance__good"), "others_policies:Good")
+    with package(tmp_path, **points):
+        assert passed_over("acceptance") == {"coupled": ["package 'others'"]}
+        assert passed_over("scheduling") == {}
+        assert type(policy("acceptance", "coupled")) is Coupled
+
+
+def test_a_policy_of_a_file_is_named_as_the_file_names_it(tmp_path: Path) -> None:
+    with (
+        package(tmp_path, stopping__lazy="others_policies:Lazy"),
+        pytest.raises(
+            ConfigError, match="stopping policy 'lazy' of package 'others' has no 'asks'"
+        ),
+    ):
+        load_config("quickstart", {"policies.stopping": "lazy"})
 
 
 def test_an_object_is_checked_for_the_decision_that_it_is_for() -> None:

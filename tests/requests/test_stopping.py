@@ -141,7 +141,10 @@ class Unasked(Policy):
             Faulty(says=_raises),
             r"'Faulty': `ends` raised RuntimeError: my fault \(test_stopping\.py:[0-9]+, in ends\)",
         ),
-        (Unasked(), r"'Unasked': `ends` raised TypeError: .* takes 1 positional argument but 2 .*given$"),
+        (
+            Unasked(),
+            r"'Unasked': `ends` raised TypeError: .* takes 1 positional argument but 2 .*given$",
+        ),
         (Faulty(says="no"), r"'Faulty': `ends` returned 'no': return True or False"),
         (Faulty(says=None), r"'Faulty': `ends` returned None: return True or False"),
     ],

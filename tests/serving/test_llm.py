@@ -193,7 +193,10 @@ def test_a_listener_that_raises_ends_its_request_only(llm: LLM) -> None:
     lines = [{"prompt": "hello", "max_tokens": 8}, {"prompt": "hello", "max_tokens": 8}]
     broken, other = llm.generate(lines, on_text=on_text)
     assert broken.finish_reason == "error"
-    assert "no room on the screen" in (broken.error or "")
+    assert re.fullmatch(
+        r"`on_text` raised ValueError: no room on the screen \(test_llm\.py:[0-9]+, in on_text\)",
+        broken.error or "",
+    )
     assert len(other.token_ids) == 8
 
 
@@ -261,6 +264,24 @@ def test_a_failing_node_is_named_with_its_step_and_cause(
     assert set(threading.enumerate()) <= before, "one of an earlier test may have ended meanwhile"
     monkeypatch.undo()
     assert eager.generate([{"prompt": "hello", "max_tokens": 4}])[0].error is None
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("inputs", "its logits, 'inputs' of node 'prepare_inputs', must be a tensor [1, 1, "),
+        ("hidden", "its logits, 'hidden' of node 'forward', must be a tensor [1, 1, "),
+        ("prompt_logits", "but its logits, 'prompt_logits' of node 'forward', are None"),
+    ],
+)
+def test_logits_that_are_none_are_told_with_the_node_that_wrote_them(
+    model: Path, value: str, told: str
+) -> None:
+    wired = {"nodes.sample.reads": {"logits": value}}
+    with LLM(pipeline="async", overrides={**SMALL, "model.name": str(model), **wired}) as llm:
+        [output] = llm.generate("A", {"max_tokens": 2})
+    assert "node 'sample': op 'sample.device' failed in step 0: WrongResult: " in str(output.error)
+    assert told in str(output.error)
 
 
 def test_a_grammar_that_is_late_ends_its_request_and_a_failing_step_only_its_own(

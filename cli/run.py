@@ -9,6 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ..configs.errors import ConfigError, Mark
 from .compare import compared
 from .loading import loaded, warming_up
 from .output import check_writable, writing
@@ -32,6 +33,8 @@ def run(asked: RunOptions) -> int:
     As JSON, each output is written as soon as its request has ended; `--ordered`: all at the end,
     in the order of the requests. A file that is named gets all of it in place of standard output.
     """
+    if asked.ordered and not asked.json:
+        raise ConfigError.at(Mark("--ordered"), "orders JSON only: give --json as well")
     if asked.output is not None:
         check_writable(asked.output)
     strict = {"check": "strict"} if asked.strict else {}

@@ -462,8 +462,13 @@ class TraceOptions(OfPrompts):
     prompts: PromptsFile = None
     max_tokens: MaxTokens = None
     steps: Annotated[
-        int, Option(min=1, max=10_000, help="Number of steps to simulate, for an abstract graph.")
-    ] = 40
+        int | None,
+        Option(
+            min=1,
+            max=10_000,
+            help="Number of steps to simulate, of an abstract graph. Default: 40.",
+        ),
+    ] = None
     steps_shown: Annotated[
         int | None, Option(min=1, help="Show only the last N steps on the page. Default: all.")
     ] = None

@@ -2,10 +2,11 @@
 
 Each adapted layer has the matrices of all adapters side by side: one product with all `down`
 matrices, zeros in place of what belongs to other adapters than the token's, and one product with
-all `up` matrices. So a step costs as much whichever adapters its rows have, nothing has to be asked
-of the device or sorted by the host, and a zero adds nothing: what an adapter computes does not
-depend on which others there are. (Chen et al. 2023, arXiv:2310.18547, gather each row's matrices
-instead, which pays off for hundreds of adapters.)
+all `up` matrices. So a step costs as much whichever adapters its rows have, and nothing has to be
+asked of the device or sorted by the host. The zeros add nothing, but a sum of other length may be
+rounded otherwise: up to that, what an adapter computes does not depend on which others the model
+has. (Chen et al. 2023, arXiv:2310.18547, gather each row's matrices instead, which pays off for
+hundreds of adapters.)
 
 A row of the base model has the bits that it has without adapters.
 """

@@ -7,6 +7,7 @@ from pathlib import Path
 
 WHOLE = (
     "config.json",
+    "adapter_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer.model",

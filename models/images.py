@@ -2,7 +2,8 @@
 
 A source is the path of a file, or a `data:` URL. Nothing is fetched: an address in a request would
 have this machine ask others whatever a client likes. What a file says of its size is read before
-any of it is expanded. Pillow is imported when the first image comes.
+any of it is expanded, and how many patches it comes to follows from that. Pillow is imported when
+the first image comes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import re
 import warnings
 from base64 import b64decode
-from binascii import Error as NotBase64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from io import BytesIO
@@ -35,11 +38,22 @@ _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 _OPENING = Lock()
 """Filters of warnings belong to the process: of two threads that change them for a moment, one
 could leave them changed for good."""
-_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]{1,20}):", re.IGNORECASE)
+_ADDRESS = re.compile(r"(data|[a-z][a-z0-9+.-]{1,20}(?=://)):", re.IGNORECASE)
+"""A colon alone makes no address: names of files have some."""
+_PLACE = re.compile(r"(?: object)? at 0x[0-9a-f]+", re.IGNORECASE)
+"""Where something lies in memory, as Python shows what has no other name."""
 
 
 class ImageError(ValueError):
     """An image that cannot be taken, and why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """An image of which nothing is decoded yet; `patches`: how many it comes to."""
+
+    image: Image
+    patches: int
 
 
 class ImageReader:
@@ -48,20 +62,25 @@ class ImageReader:
     def __init__(self, checkpoint: str, max_bytes: int, max_pixels: int) -> None:
         self._checkpoint, self._max_bytes, self._max_pixels = checkpoint, max_bytes, max_pixels
 
-    def read(self, source: str, *, files: bool) -> Pixels:
-        """The patches of an image. `files`: whether it may be a file of this machine.
+    def open(self, source: str, *, files: bool) -> Picture:
+        """An image as it was sent. `files`: whether it may be a file of this machine.
 
         Raises `ImageError`.
         """
         raw = self._bytes(source, files)
-        try:
-            picture = self._picture(raw)
-            made = self._processor(images=[picture], return_tensors="np")
+        with _readable():
+            image = self._opened(raw)
+            width, height = image.size  # turned on its side it has as many
+            return Picture(image, self._processor.get_number_of_image_patches(height, width))
+
+    def pixels(self, picture: Picture) -> Pixels:
+        """The patches of an image. Raises `ImageError`."""
+        with _readable():
+            from PIL import ImageOps
+
+            upright = ImageOps.exif_transpose(picture.image).convert("RGB")
+            made = self._processor(images=[upright], return_tensors="np")
             patches, (grid,) = made["pixel_values"], made["image_grid_thw"].tolist()
-        except ImageError:
-            raise
-        except Exception as error:  # of a decoder, and of the model's own processor
-            raise ImageError(f"it cannot be read: {shortly(error)}") from error
         return Pixels(np.ascontiguousarray(patches, dtype=np.float32).tobytes(), tuple(grid))
 
     def _bytes(self, source: str, files: bool) -> bytes:
@@ -72,7 +91,7 @@ class ImageReader:
                 raise ImageError(f"it has more than {most} bytes")
             try:
                 raw = b64decode(data, validate=True)
-            except NotBase64 as error:
+            except ValueError as error:
                 raise ImageError(f"its data URL is not base64: {error}") from error
         elif (kind := _ADDRESS.match(source)) or not files:
             what = f"a {kind[1].lower()} address is not fetched" if kind else "no file is opened"
@@ -88,20 +107,24 @@ class ImageReader:
             raise ImageError(f"it has more than {most} bytes")
         return raw
 
-    def _picture(self, raw: bytes) -> Image:
+    def _opened(self, raw: bytes) -> Image:
         try:
-            from PIL import Image, ImageOps
+            from PIL import Image, UnidentifiedImageError
         except ImportError as error:
             raise ImageError("images need Pillow: pip install 'stepweave[vision]'") from error
         with _OPENING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sizes, which are judged here
-            picture = Image.open(BytesIO(raw), formats=FORMATS)
-        width, height = picture.size
+            try:
+                image = Image.open(BytesIO(raw), formats=FORMATS)
+            except UnidentifiedImageError as error:
+                known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+                raise ImageError(f"it cannot be read: it is no {known}") from error
+        width, height = image.size
         if width * height > self._max_pixels:
             raise ImageError(
                 f"it has {width} x {height} pixels, more than {self._max_pixels}: make it smaller"
             )
-        return ImageOps.exif_transpose(picture).convert("RGB")
+        return image
 
     @cached_property
     def _processor(self) -> Any:
@@ -116,6 +139,18 @@ class ImageReader:
                 f"{name}: its image processor cannot be loaded ({shortly(error)}); copy "
                 "preprocessor_config.json from where its weights are from"
             ) from error
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raises `ImageError` for what a decoder raises in the block, or the model's own processor."""
+    try:
+        yield
+    except ImageError:
+        raise
+    except Exception as error:
+        said = _PLACE.sub("", shortly(error))
+        raise ImageError(f"it cannot be read: {said}") from error
 
 
 def digest_of(pixels: Pixels) -> bytes:

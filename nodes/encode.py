@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from .ops.encoding import EncodedRows
 
 
+MOST_PIXELS = 178_956_970
+"""Of an image that Pillow opens: twice its `Image.MAX_IMAGE_PIXELS`."""
+
+
 class EncodeOptions(Options):
     """Which images are taken, and how many are kept encoded."""
 
@@ -51,7 +55,7 @@ class EncodeOptions(Options):
     max_pixels: int = Field(
         default=1 << 25,
         ge=1,
-        le=1 << 28,
+        le=MOST_PIXELS,
         description="Pixels of an image before it is resized, at most.",
     )
 

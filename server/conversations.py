@@ -54,7 +54,8 @@ class Conversations:
             code = "context_length_exceeded" if isinstance(error, TooLong) else None
             raise ApiError(400, f"{error}", param="messages", code=code) from error
         except RequestError as error:
-            raise ApiError(400, f"{error}", param="messages") from error
+            code = "context_length_exceeded" if error.code == "SW-LENGTH" else None
+            raise ApiError(400, f"{error}", param="messages", code=code) from error
 
     async def call_format(self, param: str = "tools") -> CallFormat:
         """How this model writes calls. Raises `ApiError`, which blames this key of the request,

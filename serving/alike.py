@@ -19,9 +19,10 @@ from ..nodes.options import MODEL
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """A model that a pipeline names; `contents` is a digest of its files, None: they are not here.
+    """A model that a pipeline names, or an adapter of one.
 
-    `name` is what the pipeline calls it, a directory or a hub name.
+    `contents` is a digest of its files, None: they are not here. `name` is what the pipeline calls
+    it, a directory or a hub name.
     """
 
     name: str
@@ -65,8 +66,11 @@ class Likeness:
 
 
 def digest_of_rest(config: PipelineConfig) -> str:
-    """That of all that a pipeline says, but for the names of its models, and its prompts."""
-    model = config.model.model_copy(update={"name": ""})
+    """That of all that a pipeline says, but for its prompts, and for where its models and adapters
+    are.
+    """
+    adapters = dict.fromkeys(config.model.adapters, "")
+    model = config.model.model_copy(update={"name": "", "adapters": adapters})
     nodes = {
         name: node.model_copy(update=dict.fromkeys(_named_by(node), ""))
         for name, node in config.nodes.items()
@@ -76,7 +80,8 @@ def digest_of_rest(config: PipelineConfig) -> str:
 
 
 def digest_of_models(config: PipelineConfig) -> dict[str, str]:
-    """By the key that names it, that of each model: of its name, where no file of it is here yet.
+    """By the key that names it, that of each model and adapter: of its name, where no file of it is
+    here yet.
 
     Raises `OSError`.
     """
@@ -91,6 +96,8 @@ def models_are_here(config: PipelineConfig) -> bool:
 
 def _models(config: PipelineConfig) -> Iterator[tuple[str, str]]:
     yield "model.name", config.model.name
+    for name, folder in config.model.adapters.items():
+        yield f"model.adapters.{name}", folder
     for name, node in config.nodes.items():
         for key, model in _named_by(node).items():
             yield f"nodes.{name}.{key}", model

@@ -168,14 +168,18 @@ class Engine:
             witness=self.witness,
         )
 
+    @property
+    def caches(self) -> list[object]:
+        """What has a part for each KV block: the target's cache, a drafter's."""
+        return [self._states[state.name] for state in self._lasting if state.keys == BLOCKS]
+
     def _kept(self) -> tuple[int, int]:
         """Of all caches of all ranks: how many tokens after a block its contents depend on, and how
         many are looked back at; 0: any number. A stage of a model has some of the caches only, but
         every rank has to reuse and free the same blocks.
         """
-        caches = [self._states[state.name] for state in self._lasting if state.keys == BLOCKS]
-        tails = [getattr(cache, "tail", 0) for cache in caches] or [0]
-        windows = [getattr(cache, "lookback", None) or 0 for cache in caches] or [0]
+        tails = [getattr(cache, "tail", 0) for cache in self.caches] or [0]
+        windows = [getattr(cache, "lookback", None) or 0 for cache in self.caches] or [0]
         if (group := self._found.get(GROUP)) is not None:
             tails = group.gathered(max(tails))
             windows = group.gathered(max(windows) if all(windows) else 0)

@@ -31,21 +31,25 @@ class Images:
     encoder: Encoder
     reader: ImageReader
     most: int  # images of a prompt
+    rows: int  # tokens of an image
+    context_length: int
 
     @staticmethod
-    def of(config: PipelineConfig, model: CausalLM) -> Images | None:
+    def of(config: PipelineConfig, model: CausalLM, context_length: int) -> Images | None:
         """Those of a pipeline; None: it encodes none."""
         found = (node for node in config.nodes.values() if isinstance(node, EncodeOptions))
         options = next(found, None)
         if options is None or model.encoder is None:
             return None
         reader = ImageReader(config.model.name, options.max_bytes, options.max_pixels)
-        return Images(model.encoder, reader, options.images_per_prompt)
+        most, rows = options.images_per_prompt, options.rows
+        return Images(model.encoder, reader, most, rows, context_length)
 
     def illustrated(self, ids: Sequence[int], sources: Sequence[str], *, files: bool) -> Encoded:
         """The prompt in which each placeholder stands for the next image.
 
-        `files`: whether a source may be a file of this machine. Raises `RequestError`.
+        An image of more tokens than there is room for is refused before it is decoded. `files`:
+        whether a source may be a file of this machine. Raises `RequestError`.
         """
         places = [at for at, token in enumerate(ids) if token == self.encoder.image_token]
         if len(places) != len(sources):
@@ -56,14 +60,35 @@ class Images:
             raise RequestError(f"the prompt has {len(sources)} images, more than {self.most}")
         if any(after - at == 1 for at, after in pairwise(places)):
             raise RequestError("two images of the prompt have no token between them")
-        images = [self._read(source, index, files) for index, source in enumerate(sources)]
+        images: list[Pixels] = []
+        tokens = len(ids) - len(places)
+        for index, source in enumerate(sources):
+            try:
+                picture = self.reader.open(source, files=files)
+                count = self.encoder.tokens((1, 1, picture.patches))
+                tokens += count
+                if (said := self._refuse_reason(count, tokens)) is not None:
+                    raise RequestError(f"image {index}: {said}", code="SW-LENGTH")
+                images.append(self.reader.pixels(picture))
+            except ImageError as error:
+                raise RequestError(f"image {index}: {error}") from error
         return self._placed(ids, images)
 
-    def _read(self, source: str, index: int, files: bool) -> Pixels:
-        try:
-            return self.reader.read(source, files=files)
-        except ImageError as error:
-            raise RequestError(f"image {index}: {error}") from error
+    def _refuse_reason(self, count: int, tokens: int) -> str | None:
+        """Why there is no room for an image of `count` tokens, `tokens` with those of the prompt
+        and the images before it, or None.
+        """
+        if count > self.rows:
+            return (
+                f"it takes {count} tokens, but there is room for {self.rows} encoded ones: make it "
+                "smaller, or raise `rows` of the node that encodes"
+            )
+        if tokens >= self.context_length:
+            return (
+                f"with it the prompt has {tokens} tokens; the context of {self.context_length} "
+                "tokens must hold it and at least one more: make images smaller"
+            )
+        return None
 
     def _placed(self, ids: Sequence[int], images: Sequence[Pixels]) -> Encoded:
         if not images:

@@ -1,8 +1,8 @@
 """What the policy `resumption: cheaper` compares: a copy of a KV block, and a token computed again.
 
-Copies of one block and of many between the cache of the model and host memory, and prompts of two
-lengths, each alone in its step, are timed in turn. The difference is what one more of them takes;
-what the first of many copies takes beyond that is the start.
+Copies of one block and of many between caches like those of the engine, the drafter's too, and host
+memory, and prompts of two lengths, each alone in its step, are timed in turn. The difference is
+what one more of them takes; what the first of many copies takes beyond that is the start.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
+import torch
+
 from ..backends import backend_of
+from ..models.paged_cache import PagedCache
 from ..nodes.ops.swapping import HostBlocks
 from ..nodes.values import HOST_BLOCKS
 from ..requests.request import SamplingParams
@@ -61,18 +64,26 @@ def resumption_costs(llm: LLM, rounds: int) -> ResumptionCosts | None:
 
 def _copies(llm: LLM) -> Callable[[int], float]:
     """Seconds that so many blocks take one way."""
-    model = llm.engine.model
-    cache = model.new_cache(1 + BLOCKS, llm.engine.limits.block_size)
-    host = HostBlocks(BLOCKS, model.device)
+    device = llm.engine.model.device
+    caches = [_like(each, device) for each in llm.engine.caches if isinstance(each, PagedCache)]
+    host = HostBlocks(BLOCKS, device)
 
     def copied(blocks: int) -> float:
         pairs = tuple((1 + block, block) for block in range(blocks))
         began = perf_counter()
-        host.swap((cache,), Swaps(out=pairs))
-        backend_of(model.device).synchronize(model.device)
+        host.swap(caches, Swaps(out=pairs))
+        backend_of(device).synchronize(device)
         return perf_counter() - began
 
     return copied
+
+
+def _like(cache: PagedCache, device: torch.device) -> PagedCache:
+    """One whose blocks are as large, with as many as are copied."""
+    blocks, dtype = 1 + BLOCKS, cache.cache_dtype
+    return PagedCache(
+        cache.layers, blocks, cache.block_size, cache.dtype, device, cache_dtype=dtype
+    )
 
 
 def _answered(llm: LLM, tokens: int) -> float:

@@ -121,6 +121,13 @@ def objects(result: Result) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("made")
+def test_an_order_of_json_without_json_is_refused() -> None:
+    result = stepweave("run", "async", "--prompt", "a", "--ordered")
+    assert result.exit_code == 2
+    assert "--ordered: orders JSON only: give --json as well" in result.stderr
+
+
+@pytest.mark.usefixtures("made")
 def test_json_is_an_object_per_request_and_a_summary() -> None:
     asked = ("run", "async", "--json", "--prompt", "a b", "--prompt", "c")
     result = stepweave(*asked, "--ordered")

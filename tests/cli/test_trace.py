@@ -79,6 +79,12 @@ def test_an_abstract_graph_is_simulated_and_labelled_so(tmp_path: Path) -> None:
     assert names == ["simulated"]
 
 
+def test_steps_are_not_asked_of_what_is_run() -> None:
+    result = stepweave("trace", "async", "--prompt", "Hi", "--steps", "9")
+    assert result.exit_code == 2
+    assert "--steps: async is run: there are as many steps as its prompts take" in result.stderr
+
+
 def test_a_run_that_is_too_short_is_written_and_refused(tmp_path: Path) -> None:
     result = stepweave(
         "trace", "async", "--prompt", "Hi", "--max-tokens", "1", "--warm-up", "0", "-o", "x.json"

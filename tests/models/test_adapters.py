@@ -121,6 +121,27 @@ def test_what_is_no_plain_lora_of_this_model_is_refused_by_name(
         adapt(lm_of(base), {"it": folder})
 
 
+def test_an_adapter_computes_the_same_beside_others_but_for_rounding(
+    base: Path, tmp_path: Path
+) -> None:
+    folders = {
+        name: save_adapter(tmp_path / name, base, seed, rank=rank)
+        for seed, (name, rank) in enumerate({"one": 4, "two": 3, "three": 5}.items())
+    }
+
+    def logits(*names: str) -> Tensor:
+        lm = lm_of(base)
+        adapt(lm, {name: folders[name] for name in names})
+        ids = torch.arange(3, 20)
+        rows = TwoRows(lm, len(ids))
+        number = torch.full_like(ids, names.index("three") + 1)
+        return lm.forward(ids, rows.batch((0, 0, len(ids))), adapters=number)[0]
+
+    alone = logits("three")
+    for names in (("one", "three"), ("one", "two", "three"), ("three", "one")):
+        torch.testing.assert_close(logits(*names), alone, rtol=0, atol=1e-11)
+
+
 def test_a_folder_that_is_not_there_is_said(base: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="no such folder"):
         adapt(lm_of(base), {"it": tmp_path / "none"})

@@ -6,6 +6,7 @@ import warnings
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from math import prod
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from PIL import Image
 
 from stepweave.models.images import ImageError, ImageReader, digest_of
+from stepweave.models.vision import Pixels
 from stepweave.testing.vision import save_tiny_vision
 
 
@@ -31,6 +33,10 @@ def encoded(size: tuple[int, int] = (24, 16), seed: int = 0, kind: str = "PNG") 
     return stream.getvalue()
 
 
+def read(reader: ImageReader, source: str, *, files: bool) -> Pixels:
+    return reader.pixels(reader.open(source, files=files))
+
+
 def url(raw: bytes) -> str:
     return f"data:image/png;base64,{b64encode(raw).decode()}"
 
@@ -39,13 +45,13 @@ def test_an_image_is_the_same_from_a_file_and_from_a_url(
     reader: ImageReader, tmp_path: Path
 ) -> None:
     (tmp_path / "a.png").write_bytes(encoded())
-    of_file = reader.read(str(tmp_path / "a.png"), files=True)
-    of_url = reader.read(url(encoded()), files=False)
+    of_file = read(reader, str(tmp_path / "a.png"), files=True)
+    of_url = read(reader, url(encoded()), files=False)
     assert of_file.grid == of_url.grid == (1, 4, 6)
     assert len(of_url.patches) == 4 * 6 * 3 * 2 * 4 * 4 * 4
     assert digest_of(of_file) == digest_of(of_url)
-    assert digest_of(of_url) != digest_of(reader.read(url(encoded(seed=1)), files=False))
-    turned = reader.read(url(encoded((16, 24))), files=False)
+    assert digest_of(of_url) != digest_of(read(reader, url(encoded(seed=1)), files=False))
+    turned = read(reader, url(encoded((16, 24))), files=False)
     assert turned.grid == (1, 6, 4)
 
 
@@ -57,9 +63,11 @@ def test_an_image_is_the_same_from_a_file_and_from_a_url(
         ("ftp://example.com/a.png", "a ftp address is not fetched"),
         ("/etc/passwd", "no file is opened"),
         ("data:image/png;base64,####", "its data URL is not base64"),
-        (url(b"no image"), "it cannot be read"),
+        ("data:image/png;base64,AAé=", "its data URL is not base64"),
+        ("data:image/png,AAAA", "a data address is not fetched"),
+        (url(b"no image"), "it cannot be read: it is no PNG, JPEG, WEBP, GIF or BMP"),
         (url(encoded()[:200]), "it cannot be read"),
-        (url(encoded(kind="TIFF")), "it cannot be read"),
+        (url(encoded(kind="TIFF")), "it cannot be read: it is no PNG, JPEG, WEBP, GIF or BMP"),
         (url(encoded((33, 32))), "it has 33 x 32 pixels, more than 1024"),
         (url(bytes(4001)), "it has more than 4000 bytes"),
     ],
@@ -68,16 +76,52 @@ def test_what_is_no_image_of_that_size_is_refused(
     reader: ImageReader, source: str, said: str
 ) -> None:
     with pytest.raises(ImageError) as caught:
-        reader.read(source, files=False)
+        read(reader, source, files=False)
     assert said in str(caught.value)
+
+
+def test_an_error_of_a_decoder_is_told_without_the_places_of_objects(
+    reader: ImageReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(stream: BytesIO, **given: Any) -> None:
+        raise OSError(f"nothing is in {stream} for {broken}")
+
+    monkeypatch.setattr(Image, "open", broken)
+    with pytest.raises(ImageError) as caught:
+        read(reader, url(encoded()), files=False)
+    assert str(caught.value).startswith("it cannot be read: OSError: nothing is in <_io.BytesIO> ")
+    assert "0x" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [(24, 16), (1, 1), (32, 32), (5, 31), (32, 9)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_how_many_patches_there_will_be_is_known_before_anything_is_decoded(
+    reader: ImageReader, size: tuple[int, int], turned: bool
+) -> None:
+    exif, stream = Image.Exif(), BytesIO()
+    exif[0x0112] = 6 if turned else 1  # by a quarter
+    Image.open(BytesIO(encoded(size))).save(stream, "PNG", exif=exif)
+    picture = reader.open(url(stream.getvalue()), files=False)
+    assert picture.patches == prod(reader.pixels(picture).grid)
+
+
+@pytest.mark.parametrize("name", ["photo:1.png", "data1:2.png"])
+def test_the_name_of_a_file_may_have_a_colon(
+    reader: ImageReader, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(encoded())
+    assert read(reader, name, files=True).grid == (1, 4, 6)
+    with pytest.raises(ImageError, match="a https address is not fetched"):
+        read(reader, f"https://{name}", files=True)
 
 
 def test_a_file_is_read_no_further_than_the_limit(reader: ImageReader, tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(5000))
     with pytest.raises(ImageError, match="more than 4000 bytes"):
-        reader.read(str(tmp_path / "large"), files=True)
+        read(reader, str(tmp_path / "large"), files=True)
     with pytest.raises(ImageError, match="cannot be opened"):
-        reader.read(str(tmp_path / "nowhere.png"), files=True)
+        read(reader, str(tmp_path / "nowhere.png"), files=True)
 
 
 def test_images_that_are_read_at_once_leave_the_process_s_warnings_as_they_are(
@@ -98,9 +142,9 @@ def test_images_that_are_read_at_once_leave_the_process_s_warnings_as_they_are(
     second_is_in, before = Event(), list(warnings.filters)
     monkeypatch.setattr(Image, "open", slowly)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(reader.read, url(encoded()), files=False)
+        first = threads.submit(read, reader, url(encoded()), files=False)
         assert entered.wait(10)
-        second = threads.submit(reader.read, url(encoded()), files=False)
+        second = threads.submit(read, reader, url(encoded()), files=False)
         first.add_done_callback(lambda done: first_is_done.set())
         assert digest_of(first.result(20)) == digest_of(second.result(20))
     assert list(warnings.filters) == before

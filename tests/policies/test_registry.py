@@ -131,6 +131,7 @@ def test_a_package_adds_a_policy_by_decision_and_name(tmp_path: Path) -> None:
         ("others_policies:not_a_policy", r"must name a subclass of .*Policy, not 7"),
         ("others_policies:missing", r"cannot be loaded: AttributeError"),
         ("nowhere_at_all:X", r"cannot be loaded: ModuleNotFoundError"),
+        ("others_policies X", r"cannot be loaded: it is not of the form `module:name`"),
     ],
 )
 def test_what_is_wrong_with_a_package_is_said_of_the_package(

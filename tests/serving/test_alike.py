@@ -33,6 +33,7 @@ from stepweave.serving.alike import (
     models_are_here,
 )
 from stepweave.serving.loading import load_engine
+from stepweave.testing import save_adapter
 from tests.distributed.pairs import at_once, groups
 
 
@@ -105,6 +106,32 @@ def test_what_else_a_pipeline_says_is_compared_but_for_its_prompts() -> None:
     assert digest_of_rest(pipeline("embedded", prompts=[{"prompt": "a fox"}])) == first
     assert digest_of_rest(pipeline("embedded", **{"scheduler.max_rows": 3})) != first
     assert digest_of_rest(pipeline("embedded", **{"nodes.draft.tokens": 2})) != first
+
+
+def with_adapters(**folders: Path) -> PipelineConfig:
+    named = {name: f"{folder}" for name, folder in folders.items()}
+    found = load_config("async", {"model.adapters": named})
+    assert isinstance(found, PipelineConfig)
+    return found
+
+
+def with_another_scale(folder: Path) -> None:
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"lora_alpha": 99}))
+
+
+@pytest.mark.parametrize("doctor", [with_a_nudged_weight, with_another_scale])
+def test_adapters_are_compared_by_name_and_by_what_they_contain(
+    doctor: Callable[[Path], None], tmp_path: Path
+) -> None:
+    one, copy = tmp_path / "one", tmp_path / "copy"
+    shutil.copytree(save_adapter(one, resolve("embedded")), copy)
+    here = Likeness.of(with_adapters(terse=one))
+    assert here.difference(Likeness.of(with_adapters(terse=copy))) is None
+    assert here.difference(Likeness.of(with_adapters(other=one))) == "another pipeline"
+    doctor(copy)
+    there = Likeness.of(with_adapters(terse=copy))
+    assert here.difference(there) == "another model (model.adapters.terse)"
 
 
 def with_a_module(model: Path | None) -> PipelineConfig:

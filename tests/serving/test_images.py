@@ -7,25 +7,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.graph.planner.leases import pool_leases
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import CompileFailed
-from stepweave.models.vision import Pixels, Span
+from stepweave.models.images import ImageReader, Picture
+from stepweave.models.vision import Encoder, Pixels, Span
 from stepweave.requests.attachments import Attachment, Axes, content_of
 from stepweave.requests.limits import Limits
+from stepweave.requests.params import RequestError
 from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.table import RequestTable
 from stepweave.serving.engine import Engine
+from stepweave.serving.images import Images
 from stepweave.serving.pipeline import compiled
 from stepweave.testing.engines import fitted, tiny_request
-from stepweave.testing.vision import FAMILIES, tiny_vision_model
+from stepweave.testing.vision import FAMILIES, save_tiny_vision, tiny_vision_model
 from tests.graph.shipped_plans import shipped_plan
 
 GRID = (1, 6, 10)  # 15 tokens
@@ -273,6 +278,43 @@ def test_an_image_for_which_there_never_is_room_is_refused() -> None:
     built.run(table)
     assert "takes 20 tokens, but there is room for 16" in (large.error or "")
     assert small.output_ids == own("qwen2_5_vl")[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "context_length", "said"),
+    [
+        (16, 512, "image 1: it takes 24 tokens, but there is room for 16 encoded ones"),
+        (512, 32, "image 1: with it the prompt has 32 tokens; the context of 32 tokens must"),
+        (512, 33, None),
+    ],
+)
+def test_an_image_for_which_there_is_no_room_is_refused_before_it_is_decoded(
+    rows: int, context_length: int, said: str | None, tmp_path: Path
+) -> None:
+    encoder = Encoder.of(tiny_vision_model())
+    assert encoder is not None
+    for name, size in {"small": (16, 16), "large": (48, 32)}.items():
+        Image.new("RGB", size, "orange").save(tmp_path / name, "PNG")
+    reader = ImageReader(f"{save_tiny_vision(tmp_path / 'model')}", 1 << 20, 1 << 20)
+    images = Images(encoder, reader, 16, rows, context_length)
+    decoded: list[int] = []
+
+    def noted(self: ImageReader, picture: Picture) -> Pixels:
+        decoded.append(picture.patches)
+        return pixels(0, (1, 2, picture.patches // 2))
+
+    place = encoder.image_token
+    ids, sources = [5, place, 6, 7, place, 8], [f"{tmp_path / name}" for name in ("small", "large")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ImageReader, "pixels", noted)
+        if said is None:
+            assert len(images.illustrated(ids, sources, files=True).ids) == 32
+            assert decoded == [16, 96]
+            return
+        with pytest.raises(RequestError, match=said) as caught:
+            images.illustrated(ids, sources, files=True)
+    assert caught.value.code == "SW-LENGTH"
+    assert decoded == [16]
 
 
 def not_finite(made: torch.Tensor) -> torch.Tensor:

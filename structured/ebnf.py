@@ -1,7 +1,8 @@
-"""EBNF grammars of which no text ends: each text of a rule would have another of it inside.
+"""EBNF rules of which no text ends: each text of a rule would have another of it inside.
 
-The libraries compile such a grammar, and a model then writes without end. What is written in a way
-that is not read here, which the libraries may well know, is nothing that is claimed anything of.
+The libraries compile such a grammar, and a model that comes to the rule then writes without end, or
+may write nothing more. What is written in a way that is not read here, which the libraries may well
+know, is nothing that is claimed anything of.
 """
 
 from __future__ import annotations
@@ -41,26 +42,37 @@ Rules = Mapping[Name, Sequence[Sequence[Name]]]
 
 
 def endless(source: str) -> tuple[str, ...] | None:
-    """Rules from the root on of which each needs the next, up to one that is there already.
+    """Rules of which each needs the next, up to one that is there already: from the root on, or
+    from another one that a text may come to.
 
-    None where some text ends, or nothing is known. Raises nothing.
+    None where all of them have texts that end, or nothing is known. Raises nothing.
     """
     try:
-        rules = _rules(_tokens(source))
+        rules, names = _rules(_tokens(source))
     except _Unread:
         return None
     ending = _ending(rules)
-    if ROOT in ending or ROOT not in rules:
+    first = next((name for name in _reached(names) if name in rules and name not in ending), None)
+    if first is None:
         return None
     path: dict[str, None] = {}
-    needed: Name = ROOT
+    needed: Name = first
     while needed not in path:
-        if needed not in rules:
-            return None
         if isinstance(needed, str):
             path[needed] = None
         needed = next(part for part in rules[needed][0] if part not in ending)
     return (*path, str(needed))
+
+
+def _reached(names: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """Rules that the root names, those that they name, and so on."""
+    found = dict.fromkeys([ROOT])
+    left = [ROOT]
+    while left:
+        new = [name for name in dict.fromkeys(names.get(left.pop(), ())) if name not in found]
+        found |= dict.fromkeys(new)
+        left += new
+    return list(found)
 
 
 def _tokens(source: str) -> list[Token]:
@@ -68,10 +80,13 @@ def _tokens(source: str) -> list[Token]:
     return [each for each in found if each[0] != "blank"]
 
 
-def _rules(tokens: Sequence[Token]) -> Rules:
+def _rules(tokens: Sequence[Token]) -> tuple[Rules, Mapping[str, Sequence[str]]]:
+    """The rules, and all names that each has in it."""
     rules: dict[Name, list[list[Name]]] = {}
+    names: dict[str, list[str]] = {}
     for name, body in _bodies(tokens):
         rules[name] = [[]]
+        names[name] = [written for kind, written in body if kind == "name"]
         inside: list[Name] = [name]  # the rule, and groups that are open
         for at, token in enumerate(body):
             kind, written = token
@@ -93,7 +108,7 @@ def _rules(tokens: Sequence[Token]) -> Rules:
                 rules[inside[-1]][-1].append(part)
         if len(inside) > 1:
             raise _Unread
-    return rules
+    return rules, names
 
 
 def _bodies(tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
@@ -118,10 +133,11 @@ def _may_be_missing(body: Sequence[Token], at: int) -> bool:
 
 
 def _ending(rules: Rules) -> set[Name]:
-    """Rules of which some text ends, in time linear in what is written."""
+    """Rules of which some text ends, and names of no rule, in time linear in what is written."""
     ending: set[Name] = set()
     waiting: dict[Name, list[tuple[Name, list[Name]]]] = defaultdict(list)
-    ready: list[Name] = []
+    ready: list[Name] = [part for each in rules.values() for way in each for part in way]
+    ready = [part for part in ready if part not in rules]
     for name, options in rules.items():
         for option in options:
             missing = list(option)

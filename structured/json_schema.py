@@ -6,7 +6,7 @@ needs few keywords, and written for a library in the forms that it was found to 
 random outputs. What is left is refused, naming the place and the keyword; or, if that is asked for,
 compiled with a warning that says the same. A schema may still be read more strictly than the
 standard does: properties come in the order of the schema, and none but those that it names, unless
-`additionalProperties` says so.
+`additionalProperties` says so; names beside very long ones do not begin as these do.
 
 Annotations (title, description, default, examples, unknown keywords and formats) constrain nothing
 and pass.

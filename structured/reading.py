@@ -10,13 +10,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .ebnf import endless
+from .ebnf import ROOT, endless
 from .grammar import MAX_SOURCE_BYTES, GrammarError, GrammarSpec
 from .json_schema import Library as Library
 from .json_schema import rewrite_schema
 from .regex_language import match_language, nothing
 from .regex_syntax import RegexError
-from .regex_text import longest_count, regex_text
+from .regex_text import longest_count, regex_text, with_copies
 from .schema_document import every_schema
 from .schema_xgrammar import LONGEST_PATTERN
 from .source import dump_json
@@ -75,16 +75,19 @@ def rewrite_regex(source: str, library: Library) -> tuple[str, tuple[str, ...]]:
         return source, (f"regex: {error}",)
     if nothing(tree):
         raise GrammarError("regex: no text can match it")
-    if library == "xgrammar" and longest_count(tree) > LONGEST_PATTERN:
-        return source, (f"regex: a repetition above {LONGEST_PATTERN} cannot be enforced",)
+    if library == "xgrammar":
+        if longest_count(tree) > LONGEST_PATTERN:
+            return source, (f"regex: a repetition above {LONGEST_PATTERN} cannot be enforced",)
+        tree = with_copies(tree)
     return regex_text(tree), ()
 
 
 def _check_ends(source: str) -> None:
-    """Raises `GrammarError` if no text of a grammar in EBNF ends."""
+    """Raises `GrammarError` if a grammar in EBNF leads to a rule of which no text ends."""
     if (path := endless(source)) is not None:
+        what = "it" if path[0] == ROOT else f"its rule {path[0]!r}"
         raise GrammarError(
-            f"grammar: no text of it ends, as its rules need each other: {' → '.join(path)}"
+            f"grammar: no text of {what} ends, as its rules need each other: {' → '.join(path)}"
         )
 
 

@@ -32,6 +32,9 @@ MAX_LISTED: Final = 64
 LONGEST_LISTED: Final = 256
 """The longest text that is written out where all texts of an expression are listed."""
 
+LONGEST_EXCLUDED: Final = 64
+"""The longest text that others may be told not to be: their pattern nests a level a character."""
+
 ANYTHING: Final = Repeat(ANY, 0, None)
 
 
@@ -44,6 +47,7 @@ class _Way:
     end: bool
 
 
+@lru_cache(maxsize=256)
 def search_language(pattern: str) -> Regex:
     """All texts in which a pattern is found, as a tree without anchors that matches them whole.
 
@@ -260,21 +264,36 @@ def with_lengths(tree: Regex, low: int, high: int | None) -> Regex | None:
     return sequence(*parts[:index], fitted, *parts[index + 1 :])
 
 
-def other_than(texts: Sequence[str]) -> Regex:
-    """Every text but these."""
-    follow: dict[str, list[str]] = {}
-    for text in texts:
-        if text:
-            follow.setdefault(text[0], []).append(text[1:])
+def other_than(texts: Sequence[str], begun: Sequence[str] = ()) -> Regex:
+    """Every text but these, and but those that begin so."""
+    if "" in begun:
+        return Alt(())
+    follow: dict[str, tuple[list[str], list[str]]] = {}
+    for some, kind in ((texts, 0), (begun, 1)):
+        for text in filter(None, some):
+            follow.setdefault(text[0], ([], []))[kind].append(text[1:])
     known = ranges(*((ord(first), ord(first)) for first in follow))
     return alternatives(
         *([] if "" in texts else [EMPTY]),
         sequence(Chars(inverted(known)), ANYTHING),
         *(
-            sequence(Chars(ranges((ord(first), ord(first)))), other_than(rests))
+            sequence(Chars(ranges((ord(first), ord(first)))), other_than(*rests))
             for first, rests in follow.items()
         ),
     )
+
+
+def beginning(tree: Regex) -> str:
+    """What every match begins with, as far as it is plain to see."""
+    found = ""
+    for part in tree.parts if isinstance(tree, Seq) else (tree,):
+        if not isinstance(part, Chars) or len(part.ranges) != 1:
+            break
+        ((low, high),) = part.ranges
+        if low != high:
+            break
+        found += chr(low)
+    return found
 
 
 def texts(tree: Regex, most: int) -> list[str] | None:

@@ -2,8 +2,10 @@ r"""Trees of regular expressions as text for the grammar libraries.
 
 Both get the same conservative form: classes of explicit characters, groups, alternatives and
 counted repetitions, without anchors. XGrammar 0.2.8 is exact for this form only: it reads `?` after
-a group that ends in a repetition wrong, and drops anchors. It also takes a pattern for a string in
-JSON as the raw text between the quotes, so that escapes would have to be in the pattern.
+a group that ends in a repetition wrong, drops anchors, and lets tokens into its masks that its
+matcher refuses for `(…)*`, `(…)+` and `(…|…)` before more, but not for `(…){0,}`, `(…){1,}` and
+`(…|…){1,1}`. It also takes a pattern for a string in JSON as the raw text between the quotes, so
+that escapes would have to be in the pattern.
 """
 
 from __future__ import annotations
@@ -64,6 +66,26 @@ def without_misread_classes(tree: Regex) -> Regex:
     raise AssertionError("anchors were resolved")
 
 
+def with_copies(tree: Regex) -> Regex:
+    """The tree with each repeated class as copies and what may follow them: x{2,5} as xx and then
+    x{0,3}.
+
+    After x{2,5} and a class with characters in common XGrammar 0.2.8 lets tokens into its masks
+    that end the string too early, which its matcher then refuses.
+    """
+    match tree:
+        case Seq(parts):
+            return sequence(*map(with_copies, parts))
+        case Alt(options):
+            return alternatives(*map(with_copies, options))
+        case Repeat(Chars() as inner, low, high):
+            more = repeated(inner, 0, None if high is None else high - low)
+            return sequence(*[inner] * low, more)
+        case Repeat(inner, low, high):
+            return repeated(with_copies(inner), low, high)
+    return tree
+
+
 def regex_text(tree: Regex) -> str:
     """The tree in the syntax that both libraries read alike."""
     match tree:
@@ -74,24 +96,25 @@ def regex_text(tree: Regex) -> str:
                 return _character(code) if code else f"[{_NUL_TEXT}]"
             return f"[{_class(runs)}]"
         case Seq(parts):
+            last = len(parts) - 1
             return "".join(
-                f"({regex_text(p)})" if isinstance(p, Alt) else regex_text(p) for p in parts
+                f"({regex_text(part)}){'{1,1}' if index < last else ''}"
+                if isinstance(part, Alt)
+                else regex_text(part)
+                for index, part in enumerate(parts)
             )
         case Alt(options):
             assert options, "nothing matches"
             return "|".join(regex_text(option) for option in options)
         case Repeat(inner, low, high):
-            body = regex_text(inner)
-            body = body if isinstance(inner, Chars) else f"({body})"
-            return f"{body}{_count(low, high)}"
+            body, count = regex_text(inner), _count(low, high)
+            if isinstance(inner, Chars):
+                return body + {"{0,}": "*", "{1,}": "+"}.get(count, count)
+            return f"({body}){count}"
     raise AssertionError("anchors were resolved")
 
 
 def _count(low: int, high: int | None) -> str:
-    if (low, high) == (0, None):
-        return "*"
-    if (low, high) == (1, None):
-        return "+"
     if low == high:
         return f"{{{low}}}"
     return f"{{{low},{'' if high is None else high}}}"

@@ -24,6 +24,10 @@ class Nodes(Protocol):
         """All values that fulfil it, if it lists them."""
         ...
 
+    def count(self) -> None:
+        """Take note of one more alternative; there is a limit. May raise `GrammarError`."""
+        ...
+
 
 Report = Callable[[Fact, str], None]
 """Takes a fact that is left out, which allows more, and why."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from .formats import format_pattern
+from .regex_language import nothing, search_language, with_lengths
+from .regex_syntax import RegexError
 from .schema_arrays import array_cases
 from .schema_case import Case, Nodes, Report, add_counts
 from .schema_numbers import number_cases
 from .schema_objects import object_cases
 from .schema_terms import KINDS, NUMBERS, Fact
-from .schema_values import among, distinct, fulfils, kind_of
+from .schema_values import among, distinct, fulfils, kind_of, writable
 
 
 def cases(facts: Sequence[Fact], nodes: Nodes, report: Report) -> list[Case]:
@@ -60,7 +63,7 @@ def _listed(
     kept: list[object] = []
     for value in distinct(first.value):
         kind = kind_of(value)
-        if kind not in kinds:
+        if kind not in kinds or not writable(value):
             continue
         relevant = [fact for fact in facts if kind in fact.kinds and fact is not first]
         _report_unable(relevant, report)
@@ -93,4 +96,23 @@ def _strings(facts: Sequence[Fact], nodes: Nodes, report: Report) -> Iterator[Ca
     if texts:
         case.parts["excluded"] = list(dict.fromkeys(texts))
         case.places["not"] = others[0].place
-    yield case
+    if _may_fit(case):
+        yield case
+
+
+def _may_fit(case: Case) -> bool:
+    """Whether there are strings of these patterns and lengths, as far as that is plain."""
+    low, high = case.parts.get("minLength", 0), case.parts.get("maxLength")
+    if high == 0 and "" in case.parts.get("excluded", ()):
+        return False
+    for pattern in (
+        *case.parts.get("patterns", ()),
+        *map(format_pattern, case.parts.get("formats", ())),
+    ):
+        try:
+            fitted = None if pattern is None else with_lengths(search_language(pattern), low, high)
+        except RegexError:
+            continue
+        if fitted is not None and nothing(fitted):
+            return False
+    return True

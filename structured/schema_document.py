@@ -34,6 +34,14 @@ def refuse(place: str, what: str) -> NoReturn:
     raise GrammarError(f"json: at {place}: {what}")
 
 
+def _joined(place: str, base: str, name: str) -> str:
+    """An identifier of a schema in full, resolved against the one around it."""
+    try:
+        return urljoin(base, name)
+    except ValueError as error:
+        refuse(place, f"no name of a schema can be made of {base!r} and {name!r}: {error}")
+
+
 def pointer(place: str, *keys: str | int) -> str:
     """The place below a place: "~" and "/" in keys are written "~0" and "~1"."""
     return "/".join(
@@ -84,7 +92,7 @@ class Document:
                 here = pointer(here, key)
             name = value.get("$id") if isinstance(value, dict) else None
             if isinstance(name, str) and not name.startswith("#"):
-                found, full = here, urljoin(full, name)
+                found, full = here, _joined(here, full, name)
         return found, full
 
     def _leads(self, start: str, fragment: str) -> bool:
@@ -120,7 +128,7 @@ class Document:
                 self._ids.setdefault(known, []).append(where)
         root = self.root if isinstance(self.root, dict) else {}
         full = self._resource(place)[1] or root.get("id")
-        names = [urljoin(full, name), name] if isinstance(full, str) else [name]
+        names = [_joined(place, full, name), name] if isinstance(full, str) else [name]
         for each in names:
             places = dict.fromkeys(self._ids.get(each.rstrip("#"), ()))
             if len(places) > 1:
@@ -149,7 +157,7 @@ def _identifiers(root: object) -> Iterator[tuple[str, str]]:
         for keyword in ("$id", "id"):
             if isinstance(name := schema.get(keyword), str):
                 yield name.rstrip("#"), place
-                yield (full := urljoin(base, name)).rstrip("#"), place
+                yield (full := _joined(place, base, name)).rstrip("#"), place
                 base = base if name.startswith("#") else full
         if isinstance(anchor := schema.get("$anchor"), str):
             yield f"#{anchor}", place

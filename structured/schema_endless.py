@@ -33,56 +33,85 @@ class _Needs(NamedTuple):
     ways: list[_Way]
 
 
-def endless(root: Node, nodes: Normaliser) -> str | None:
-    """The place of a schema that every value of `root` has in it, itself included; None if some
-    value of it comes to an end.
+class Endings:
+    """Which nodes have values that come to an end. Answers are kept.
 
     A node ends if it has a case of which all that is needed ends: the least such set of nodes.
+
+    Args:
+        nodes: of the document.
     """
-    needs = _needs(root, nodes)
-    ending: set[Key] = set()
-    more = True
-    while more:
-        more = False
-        for key, each in needs.items():
-            if key not in ending and not all(way.left(ending) for way in each.ways):
-                ending.add(key)
-                more = True
-    key = nodes.key(nodes.canonical(root))
-    seen: set[Key] = set()
-    while key not in ending and key not in seen:
-        seen.add(key)
-        if not needs[key].ways:  # it has no value at all
-            return None
-        key = needs[key].ways[0].left(ending)[0]
-    return None if key in ending else needs[key].place
 
+    def __init__(self, nodes: Normaliser) -> None:
+        self._nodes = nodes
+        self._needs: dict[Key, _Needs] = {}
+        self._ending: set[Key] = set()
 
-def _needs(root: Node, nodes: Normaliser) -> dict[Key, _Needs]:
-    """By key each node that a value of `root` may have in it."""
-    found: dict[Key, _Needs] = {}
-    left = [nodes.canonical(root)]
+    def has(self, node: Node) -> bool:
+        """Whether some value of a node comes to an end; false if it has no value."""
+        node = self._nodes.canonical(node)
+        self._learn(node)
+        return self._nodes.key(node) in self._ending
 
-    def keys(inner: Iterable[Node]) -> list[Key]:
-        canonical = [nodes.canonical(each) for each in inner]
-        left.extend(canonical)
-        return [nodes.key(each) for each in canonical]
+    def of(self, case: Case) -> bool:
+        """Whether some value of a case comes to an end."""
+        return any(
+            all(map(self.has, every)) and sum(map(self.has, some)) >= least
+            for every, some, least in _needed(case, self._nodes)
+        )
 
-    while left:
-        node = left.pop()
-        key = nodes.key(node)
-        if key in found:
-            continue
-        if not node:  # anything
-            found[key] = _Needs("#", [_Way([])])
-            continue
-        ways = [
-            _Way(keys(all_), keys(some), least)
-            for case in nodes.cases(node)
-            for all_, some, least in _needed(case, nodes)
-        ]
-        found[key] = _Needs(node[0].place, ways)
-    return found
+    def place(self, root: Node) -> str | None:
+        """The place of a schema that every value of `root` has in it, itself included; None if
+        some value of it comes to an end, or it has none."""
+        root = self._nodes.canonical(root)
+        self._learn(root)
+        key = self._nodes.key(root)
+        seen: set[Key] = set()
+        while key not in self._ending and key not in seen:
+            seen.add(key)
+            if not self._needs[key].ways:  # it has no value at all
+                return None
+            key = self._needs[key].ways[0].left(self._ending)[0]
+        return None if key in self._ending else self._needs[key].place
+
+    def _learn(self, root: Node) -> None:
+        """Find out about a node, and about all that its values may have in them."""
+        found = self._needed_by(root)
+        self._needs |= found
+        more = True
+        while more:
+            more = False
+            for key, each in found.items():
+                if key not in self._ending and not all(w.left(self._ending) for w in each.ways):
+                    self._ending.add(key)
+                    more = True
+
+    def _needed_by(self, root: Node) -> dict[Key, _Needs]:
+        """By key each node that a value of `root` may have in it, and that is new."""
+        found: dict[Key, _Needs] = {}
+        nodes = self._nodes
+        left = [root]
+
+        def keys(inner: Iterable[Node]) -> list[Key]:
+            canonical = [nodes.canonical(each) for each in inner]
+            left.extend(canonical)
+            return [nodes.key(each) for each in canonical]
+
+        while left:
+            node = left.pop()
+            key = nodes.key(node)
+            if key in found or key in self._needs:
+                continue
+            if not node:  # anything
+                found[key] = _Needs("#", [_Way([])])
+                continue
+            ways = [
+                _Way(keys(all_), keys(some), least)
+                for case in nodes.cases(node)
+                for all_, some, least in _needed(case, nodes)
+            ]
+            found[key] = _Needs(node[0].place, ways)
+        return found
 
 
 def _needed(case: Case, nodes: Normaliser) -> Iterator[tuple[list[Node], list[Node], int]]:

@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from .number_limits import digits, is_double, next_to_bound
-from .regex_language import other_than
-from .regex_syntax import Regex
+from .regex_syntax import Regex, finds
 from .regex_text import without_misread_classes
 from .schema_case import Case
 from .schema_document import Schema
 from .schema_terms import BOUNDS, NOTHING, Layer, Node
-from .schema_writer import LONGEST_EXCLUDED, SchemaWriter, whole
+from .schema_writer import SchemaWriter, whole
 
 LARGEST_STEP: Final = 9999
 """The largest `multipleOf`, whatever its power of ten: the library's work grows with its square,
 and at six digits it takes minutes."""
 
-MOST_NAMED: Final = 256
-"""Most characters of the names beside which the rest is written as a pattern: it has 40 for each,
-and takes a tenth of a second to write and to compile for this many."""
-
 
 class LLGuidanceWriter(SchemaWriter):
     """The library intersects patterns and lengths, and leaves named properties out of patterns."""
+
+    most_named = 256  # a tenth of a second to write and to compile
 
     def writes(self, number: int | float) -> bool:
         return is_double(number)
 
     def number(self, case: Case) -> Schema:
+        noted: dict[str, str] = {}
         for keyword in sorted(set(BOUNDS) & set(case.parts)):
             if not is_double(case.parts[keyword]):
-                self.note(case, keyword, f"{keyword!r} has more digits than can be enforced")
+                noted[keyword] = "has more digits than can be enforced"
+        step = case.parts.get("multipleOf", 1)
+        if int("".join(map(str, digits(step)))) > LARGEST_STEP:
+            noted["multipleOf"] = f"with more digits than {LARGEST_STEP} has cannot be enforced"
+        for keyword, what in noted.items():
+            self.note(case, keyword, f"{keyword!r} {what}")
         passed = next_to_bound(case.parts) if case.type == "number" else None
         if passed is not None:
             what = f"{passed!r} cannot be enforced: the other bound is less than 1 away"
             self.note(case, passed, what)
-        step = case.parts.get("multipleOf", 1)
-        if int("".join(map(str, digits(step)))) > LARGEST_STEP:
-            what = f"'multipleOf' with more digits than {LARGEST_STEP} has cannot be enforced"
-            self.note(case, "multipleOf", what)
-            parts = {key: value for key, value in case.parts.items() if key != "multipleOf"}
-            return super().number(replace(case, parts=parts))
-        return super().number(case)
+        return self.number_without(case, noted)
 
     def string(self, case: Case, trees: list[Regex], low: int, high: int | None) -> Schema:
         schema: Schema = {"type": "string"}
@@ -61,16 +57,12 @@ class LLGuidanceWriter(SchemaWriter):
     def key_pattern(self, case: Case, tree: Regex) -> str:
         return whole(without_misread_classes(tree))
 
-    def members(self, layer: Layer) -> Layer:
-        """The rest as a pattern for all other names: what the library leaves out of the rest by
-        itself may still be written with escapes."""
-        if layer.rest in (None, NOTHING) or layer.patterns or not layer.names:
-            return layer
-        if max(map(len, layer.names)) > LONGEST_EXCLUDED or sum(map(len, layer.names)) > MOST_NAMED:
-            return layer
-        return Layer(layer.names, {whole(other_than([*layer.names])): layer.rest}, NOTHING)
-
     def names(self, case: Case, layer: Layer) -> dict[str, Node]:
+        for name in layer.names:
+            under = any(finds(pattern, name) for pattern in layer.patterns)
+            if under and any(each < " " for each in name):
+                what = f"'patternProperties' and the property {name!r}, which has several spellings"
+                self.note(case, "patternProperties", f"{what}, cannot be enforced together")
         return layer.names
 
     def counts(self, case: Case, layer: Layer, schema: Schema) -> None:

@@ -76,6 +76,7 @@ class Normaliser:
         self._cases: dict[Key, list[Case]] = {}
         self._possible: dict[Key, bool] = {}
         self._opening: set[Key] = set()
+        self._making: set[Key] = set()
         self._steps = 0
         self.flaws: dict[tuple[str, str], None] = {}
         """Place and words of each constraint that had to be left out, which allows more."""
@@ -85,9 +86,13 @@ class Normaliser:
         key = self.key(node)
         if key not in self._cases:
             found: list[Case] = []
-            for facts in self._opened(node):
-                made = self._made(node, _typed(facts), self._note)
-                found.extend(case for case in made if case not in found)
+            self._making.add(key)
+            try:
+                for facts in self._opened(node):
+                    made = self._made(node, _typed(facts), self._note)
+                    found.extend(case for case in made if case not in found)
+            finally:
+                self._making.discard(key)
             self._cases[key] = _joined(found)
         return self._cases[key]
 
@@ -132,7 +137,7 @@ class Normaliser:
             self._opening.add(key)
             try:
                 self._possible[key] = any(
-                    self._made(node, facts, _ignore) for facts in self._opened(node)
+                    self._made(node, _typed(facts), _ignore) for facts in self._opened(node)
                 )
             finally:
                 self._opening.discard(key)
@@ -160,11 +165,14 @@ class Normaliser:
         for name in schema.get("required", ()):
             if name in schema.get("properties", {}):
                 yield pointer(place, "properties", name)
-        least, prefix = schema.get("minItems", 0), schema.get("prefixItems", ())
+        least, items = int(schema.get("minItems", 0)), schema.get("items")
+        keyword = "items" if isinstance(items, list) else "prefixItems"
+        prefix = schema.get(keyword, ())
         for index in range(min(least, len(prefix))):
-            yield pointer(place, "prefixItems", index)
-        if least > len(prefix) and "items" in schema:
-            yield pointer(place, "items")
+            yield pointer(place, keyword, index)
+        rest = "additionalItems" if isinstance(items, list) else "items"
+        if least > len(prefix) and rest in schema:
+            yield pointer(place, rest)
 
     def holds(self, node: Node, value: object) -> bool:
         """See `Nodes`."""
@@ -177,13 +185,22 @@ class Normaliser:
                 return True
         return False
 
+    def count(self) -> None:
+        """See `Nodes`."""
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            refuse("#", "it is too large: too many alternatives combine; use fewer of them")
+
     def _note(self, fact: Fact, what: str) -> None:
         self.flaws[fact.reason or (fact.place, what)] = None
 
     def listed(self, node: Node) -> list[object] | None:
         """See `Nodes`."""
+        node = self.canonical(node)
+        if self.key(node) in self._making or len(self._making) == MAX_NEEDED:
+            return None  # its values have values of it inside, or are far within others
         found: list[object] = []
-        for case in self.cases(self.canonical(node)):
+        for case in self.cases(node):
             values = _VALUES.get(case.type, case.parts.get("values"))
             values = _texts(case) if case.type == "string" else values
             if values is None:
@@ -237,9 +254,7 @@ class Normaliser:
 
     def _worked_in(self, branch: _Branch) -> _Branch | None:
         """A branch with no goals left but choices; None if it cannot hold."""
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            refuse("#", "it is too large: too many alternatives combine; use fewer of them")
+        self.count()
         goals, facts, choices = list(branch.goals), list(branch.facts), list(branch.choices)
         opened = set(branch.opened)
         while goals:

@@ -15,6 +15,10 @@ MAX_MULTIPLES: Final = 256
 """Most integers that stand for `multipleOf` between two bounds."""
 
 
+LARGEST_STEP: Final = 10**300
+"""The largest common multiple that is a JSON number everywhere."""
+
+
 def number_cases(facts: Sequence[Fact], kinds: frozenset[str], report: Report) -> Iterator[Case]:
     relevant = [fact for fact in facts if kinds & NUMBERS & fact.kinds and fact.keyword != "type"]
     whole = "fraction" not in kinds
@@ -24,7 +28,7 @@ def number_cases(facts: Sequence[Fact], kinds: frozenset[str], report: Report) -
     excluded = sorted(
         {exact(v) for f in relevant if f.keyword == "excluded" for v in f.value if _is_number(v)}
     )
-    case = _number_case(relevant, whole)
+    case = _number_case(relevant, whole, report)
     for low, high in zip([None, *excluded], [*excluded, None], strict=True):
         between = _between(case, low, high)
         if between is not None:
@@ -39,7 +43,7 @@ _LOWER: Final = ("minimum", "exclusiveMinimum")
 _UPPER: Final = ("maximum", "exclusiveMaximum")
 
 
-def _number_case(facts: Sequence[Fact], whole: bool) -> Case:
+def _number_case(facts: Sequence[Fact], whole: bool, report: Report) -> Case:
     """Bounds as fractions, at most one of each side."""
     case = Case("integer" if whole else "number")
     for fact in facts:
@@ -49,6 +53,10 @@ def _number_case(facts: Sequence[Fact], whole: bool) -> Case:
             before = case.parts.get("multipleOf", exact(fact.value))
             case.parts["multipleOf"] = common_multiple(before, exact(fact.value))
             case.places["multipleOf"] = fact.place
+    if case.parts.get("multipleOf", 0) > LARGEST_STEP:
+        what = "'multipleOf': its numbers have a common multiple with too many digits"
+        report(next(f for f in facts if f.keyword == "multipleOf"), what)
+        del case.parts["multipleOf"]
     step: Fraction | None = case.parts.get("multipleOf")
     if step is not None and whole:
         step = case.parts["multipleOf"] = common_multiple(step, Fraction(1))

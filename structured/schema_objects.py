@@ -9,7 +9,7 @@ from .regex_language import MAX_LISTED, texts_with
 from .regex_syntax import finds
 from .schema_case import Case, Nodes, Report, add_counts
 from .schema_terms import NOTHING, OBJECTS, Fact, Layer, Node, opposite
-from .schema_values import both, child
+from .schema_values import both, child, writable
 
 
 def object_cases(facts: Sequence[Fact], nodes: Nodes, report: Report) -> Iterator[Case]:
@@ -21,7 +21,10 @@ def object_cases(facts: Sequence[Fact], nodes: Nodes, report: Report) -> Iterato
         return
     layers = [fact.value for fact in facts if fact.keyword == "members"]
     required = {fact.value: fact.place for fact in facts if fact.keyword == "required"}
+    if not all(map(writable, required)):
+        return
     merged = with_listed_names(_merged_layers(layers, list(required), facts, report))
+    merged = replace(merged, names={n: node for n, node in merged.names.items() if writable(n)})
     if merged.rest is not None and not nodes.possible(merged.rest):
         merged = replace(merged, rest=NOTHING)
     if extras:
@@ -120,6 +123,7 @@ def _with_extras(
     for name in merged.names:
         if name in layer.names or any(finds(pattern, name) for pattern in layer.patterns):
             continue
+        nodes.count()
         must = [
             Fact("required", name, fact.place, OBJECTS, stated=False),
             Fact("members", Layer({name: broken}), fact.place, OBJECTS, stated=False),

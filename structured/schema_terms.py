@@ -98,7 +98,7 @@ class Choice:
 
 Term = Fact | Literal | Choice
 
-_COUNTS: Final = {
+COUNTS: Final = {
     "minLength": STRINGS,
     "maxLength": STRINGS,
     "minItems": ARRAYS,
@@ -182,7 +182,7 @@ def _numbers(place: str, schema: Schema) -> list[Term]:
 def _strings(place: str, schema: Schema) -> list[Term]:
     found: list[Term] = [
         Fact(keyword, _count(place, keyword, schema[keyword]), place, kinds)
-        for keyword, kinds in _COUNTS.items()
+        for keyword, kinds in COUNTS.items()
         if keyword in schema
     ]
     for keyword in ("pattern", "format"):

@@ -59,6 +59,15 @@ def among(value: object, values: Iterable[object]) -> bool:
     return any(identity(each) == wanted for each in values)
 
 
+def writable(value: object) -> bool:
+    """Whether JSON text in UTF-8 can say a value: no text has a lone surrogate."""
+    if isinstance(value, list):
+        return all(map(writable, value))
+    if isinstance(value, dict):
+        return all(map(writable, [*value, *value.values()]))
+    return not isinstance(value, str) or not any("\ud800" <= each <= "\udfff" for each in value)
+
+
 def exact(number: int | float) -> Fraction:
     """The number that its decimal digits say."""
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))

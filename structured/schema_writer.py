@@ -8,12 +8,14 @@ written by the user.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
 
 from .formats import format_pattern
 from .number_limits import numbers_in
 from .regex_language import (
+    LONGEST_EXCLUDED,
     alternatives,
     nothing,
     other_than,
@@ -24,14 +26,16 @@ from .regex_syntax import ANY, Regex, RegexError, Repeat, literal
 from .regex_text import regex_text
 from .schema_case import Case
 from .schema_document import Schema, refuse
-from .schema_endless import endless
+from .schema_endless import Endings
+from .schema_names import other_names
 from .schema_normal import Key, Normaliser
 from .schema_objects import with_listed_names
-from .schema_terms import NOTHING, Layer, Literal, Node, Slots
+from .schema_terms import COUNTS, NOTHING, Layer, Literal, Node, Slots
 from .schema_values import both
 
-LONGEST_EXCLUDED: Final = 64
-"""The longest text that a string may be told not to be: the pattern nests a level a character."""
+LARGEST_COUNT: Final = 2**31 - 1
+"""The largest number of characters, items or properties that is written: XGrammar 0.2.8 counts no
+further, and no text holds as many."""
 
 DEEPEST_INLINE: Final = 24
 """How deep a schema that is used once may be written in place. Below, it is referred to, so that
@@ -55,14 +59,25 @@ class SchemaWriter(ABC):
         normaliser: of the document.
     """
 
+    most_named: ClassVar[int]
+    """Most characters of the names beside which all others are a pattern, those that several names
+    begin with counted once. The pattern has 40 for each."""
+
     def __init__(self, normaliser: Normaliser) -> None:
         self._nodes = normaliser
+        self._endings = Endings(normaliser)
         self._written: dict[Key, _Written] = {}
         self._left: list[tuple[_Written, list[Case]]] = []
         self._noted: dict[tuple[str, str], None] = {}
 
     def document(self) -> tuple[Schema | bool, tuple[str, ...]]:
         """The whole schema, and what is not enforced, by place."""
+        if (place := self._endings.place((Literal(True, "#"),))) is not None:
+            refuse(
+                place,
+                "each value of it has another one in it, so no text comes to its end; let one be "
+                "left out ('required'), be null, or an array be empty",
+            )
         root = self._schema((Literal(True, "#"),))
         while self._left:
             # One by one and not inside of each other: schemas may lead from one to the next more
@@ -88,12 +103,6 @@ class SchemaWriter(ABC):
         schema = finished(root, 0)
         if schema is False:
             refuse(self._nodes.to_blame("#"), "no value can satisfy it")
-        if (place := endless((Literal(True, "#"),), self._nodes)) is not None:
-            refuse(
-                place,
-                "each value of it has another one in it, so no text comes to its end; let one be "
-                "left out ('required'), be null, or an array be empty",
-            )
         definitions: dict[str, object] = {}
         while waiting := list(apart.items())[len(definitions) :]:
             for written, name in waiting:
@@ -117,13 +126,17 @@ class SchemaWriter(ABC):
         key = self._nodes.key(node)
         written = self._written.get(key)
         if written is None:
-            union = self._nodes.cases(node)
+            union = [case for case in self._nodes.cases(node) if self._endings.of(case)]
             if not union:
                 return False
             written = self._written[key] = _Written({})
             self._left.append((written, union))
         written.uses += 1
         return _Reference(written)
+
+    def has_values(self, node: Node) -> bool:
+        """Whether there is a value of a node that can be written to its end."""
+        return self._endings.has(node)
 
     def _union(self, union: list[Case]) -> Schema:
         plain = [case.type for case in union if not case.parts]
@@ -138,6 +151,7 @@ class SchemaWriter(ABC):
         return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
     def _case(self, case: Case) -> Schema:
+        case = self._countable(case)
         match case.type:
             case "values":
                 return self.values(case)
@@ -149,6 +163,17 @@ class SchemaWriter(ABC):
                 return self._array(case)
             case _:
                 return self._object(case)
+
+    def _countable(self, case: Case) -> Case:
+        """The case without bounds that are too large to count to."""
+        parts = dict(case.parts)
+        for keyword in COUNTS:
+            if parts.get(keyword, 0) > LARGEST_COUNT:
+                if keyword.startswith("min"):
+                    what = f"{keyword!r} above {LARGEST_COUNT} cannot be enforced"
+                    self.note(case, keyword, what)
+                del parts[keyword]
+        return replace(case, parts=parts)
 
     def values(self, case: Case) -> Schema:
         """One of the values that are listed."""
@@ -162,9 +187,14 @@ class SchemaWriter(ABC):
     def writes(self, number: int | float) -> bool:
         """Whether the library writes this number as it is, where a value is listed."""
 
+    @abstractmethod
     def number(self, case: Case) -> Schema:
         """A number with bounds."""
-        return {"type": case.type, **case.parts}
+
+    def number_without(self, case: Case, noted: Collection[str]) -> Schema:
+        """A number without the keywords that are noted, which a library may refuse or misread."""
+        parts = {key: value for key, value in case.parts.items() if key not in noted}
+        return {"type": case.type, **parts}
 
     def _string(self, case: Case) -> Schema:
         trees: list[Regex] = []
@@ -188,9 +218,6 @@ class SchemaWriter(ABC):
                 trees.append(other_than(excluded))
         low, high = case.parts.get("minLength", 0), case.parts.get("maxLength")
         fitted = [with_lengths(tree, low, high) for tree in trees]
-        if any(tree is not None and nothing(tree) for tree in fitted):
-            self.note(case, "pattern", "no string is of this pattern and of these lengths")
-            return {"type": "string"}
         for index, tree in enumerate(fitted):
             if tree is not None:  # one pattern says the lengths, too
                 trees[index] = tree
@@ -204,8 +231,12 @@ class SchemaWriter(ABC):
     def _array(self, case: Case) -> Schema:
         schema: Schema = {"type": "array"}
         slots: Slots = case.parts.get("slots", Slots((), None))
-        if slots.prefix:
-            schema["prefixItems"] = [self._schema(node) for node in slots.prefix]
+        prefix = [self._schema(node) for node in slots.prefix]
+        if False in prefix:  # its values do not end, so arrays are shorter
+            slots = Slots(slots.prefix[: prefix.index(False)], NOTHING)
+            prefix = prefix[: prefix.index(False)]
+        if prefix:
+            schema["prefixItems"] = prefix
         if slots.rest is not None:
             schema["items"] = self._schema(slots.rest)
         elif case.parts.get("minItems", 0) > len(slots.prefix):
@@ -219,7 +250,7 @@ class SchemaWriter(ABC):
 
     def _object(self, case: Case) -> Schema:
         layer = self._with_named_patterns(case, case.parts.get("members", Layer({})))
-        layer = self.members(layer)
+        layer = self.members(case, layer)
         schema: Schema = {"type": "object"}
         if names := self.names(case, layer):
             schema["properties"] = {name: self._schema(node) for name, node in names.items()}
@@ -227,13 +258,14 @@ class SchemaWriter(ABC):
         for pattern, node in layer.patterns.items():
             if (text := self._key_pattern(case, pattern)) is not None:
                 patterns[text] = both(patterns.get(text, ()), node)
-        if patterns:
-            schema["patternProperties"] = {
-                text: self._schema(node) for text, node in patterns.items()
-            }
+        found = {text: self._schema(node) for text, node in patterns.items()}
+        if layer.rest in (None, NOTHING) and all(each is False for each in found.values()):
+            found = {}  # the rest says the same, and a library may refuse a schema that is `false`
+        if found:
+            schema["patternProperties"] = found
         if layer.rest is not None:
             schema["additionalProperties"] = self._rest(layer.rest)
-        elif patterns or any(map(self._nodes.possible, names.values())):
+        elif patterns or any(map(self.has_values, names.values())):
             # One reading with every library: what is named, unless more is asked for.
             schema["additionalProperties"] = False
         if "required" in case.parts:
@@ -257,9 +289,25 @@ class SchemaWriter(ABC):
         """The pattern for names that a tree matches."""
         return whole(tree)
 
-    def members(self, layer: Layer) -> Layer:
-        """The members in the form that the library serves best."""
-        return layer
+    def members(self, case: Case, layer: Layer) -> Layer:
+        """The rest as a pattern for all other names: what a library leaves out of the rest by
+        itself may still be written with escapes."""
+        rest = layer.rest
+        if rest is None and not layer.patterns:
+            rest = None if any(map(self.has_values, layer.names.values())) else ()
+        if rest in (None, NOTHING) or not (layer.names or layer.patterns):
+            return layer
+        others = other_names(self.mistaken(layer.names), [*layer.patterns], self.most_named)
+        if others is None:
+            what = "'additionalProperties' beside a pattern that may begin with any character"
+            self.note(case, "patternProperties", f"{what} cannot be enforced")
+            return layer
+        more = {} if nothing(others) else {whole(others): rest}
+        return Layer(layer.names, {**layer.patterns, **more}, NOTHING)
+
+    def mistaken(self, names: Iterable[str]) -> list[str]:
+        """Those of the named properties that a pattern for other names could be of as well."""
+        return list(names)
 
     @abstractmethod
     def names(self, case: Case, layer: Layer) -> dict[str, Node]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from .number_limits import EXACT, decimals
-from .regex_syntax import Regex, finds
-from .regex_text import json_text, longest_count
+from .regex_syntax import Regex, finds, literal
+from .regex_text import json_text, longest_count, with_copies
 from .schema_case import Case
 from .schema_document import Schema
 from .schema_terms import BOUNDS, NOTHING, Layer, Node
@@ -31,31 +32,29 @@ def _bounds_numbers(bound: int | float) -> bool:
     return abs(bound) <= EXACT and decimals(bound) <= DECIMALS
 
 
-def _plain(name: str) -> bool:
-    """Whether the library keeps a named property apart from others."""
-    return name.isascii() and name.isprintable() and not {'"', "\\"} & set(name)
-
-
 class XGrammarWriter(SchemaWriter):
     """What the library reads wrong is noted: found by random outputs, form by form."""
+
+    most_named = 64  # with 256 the library takes ten times as long as without
 
     def writes(self, number: int | float) -> bool:
         return not isinstance(number, int) or number in _INTEGERS  # a double with all its digits
 
     def number(self, case: Case) -> Schema:
         bounds = set(BOUNDS) & set(case.parts)
+        noted: dict[str, str] = {}
         if "multipleOf" in case.parts and (case.type != "integer" or bounds):
-            what = "'multipleOf' can be enforced for 'integer' without bounds only"
-            self.note(case, "multipleOf", what)
+            noted["multipleOf"] = "can be enforced for 'integer' without bounds only"
         elif case.parts.get("multipleOf", 1) > LARGEST_STEP:
-            what = f"'multipleOf' above {LARGEST_STEP} cannot be enforced"
-            self.note(case, "multipleOf", what)
+            noted["multipleOf"] = f"above {LARGEST_STEP} cannot be enforced"
         for keyword in sorted(bounds):
             if case.type == "integer" and case.parts[keyword] not in _INTEGERS:
-                self.note(case, keyword, f"{keyword!r} has more than 63 bits")
+                noted[keyword] = "has more than 63 bits"
             if case.type == "number" and not _bounds_numbers(case.parts[keyword]):
-                self.note(case, keyword, f"{keyword!r} has more digits than can be enforced")
-        return super().number(case)
+                noted[keyword] = "has more digits than can be enforced"
+        for keyword, what in noted.items():
+            self.note(case, keyword, f"{keyword!r} {what}")
+        return self.number_without(case, noted)
 
     def string(self, case: Case, trees: list[Regex], low: int, high: int | None) -> Schema:
         schema: Schema = {"type": "string"}
@@ -84,33 +83,28 @@ class XGrammarWriter(SchemaWriter):
         if longest_count(text) > LONGEST_PATTERN:
             what = f"a repetition above {LONGEST_PATTERN} cannot be enforced"
             self.note(case, keyword, f"{keyword!r}: {what}")
-        return whole(text)
+            return whole(text)
+        return whole(with_copies(text))
+
+    def members(self, case: Case, layer: Layer) -> Layer:
+        return layer if layer.patterns else super().members(case, layer)
+
+    def mistaken(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if json_text(literal(name)) is not None]
 
     def names(self, case: Case, layer: Layer) -> dict[str, Node]:
         closed = layer.rest is None or layer.rest == NOTHING
-        possible = self._nodes.possible
-        kept: dict[str, Node] = {}
-        for name, node in layer.names.items():
+        for name in self.mistaken(layer.names):
             if any(finds(pattern, name) for pattern in layer.patterns):
                 what = f"'patternProperties' is ignored for the property {name!r}"
                 self.note(case, "patternProperties", what)
-            if possible(node):
-                kept[name] = node
-                if not closed and not _plain(name):
-                    what = f"the property {name!r} cannot be enforced beside others: the library"
-                    self.note(case, "properties", f"{what} takes it for one of them")
-            elif not closed or (
-                layer.rest is None and not any(map(possible, layer.names.values()))
-            ):
-                what = f"that there is no property {name!r} cannot be enforced beside others"
-                self.note(case, "properties", what)
         if layer.patterns and not closed:
             what = "'patternProperties' beside 'additionalProperties' cannot be enforced"
             self.note(case, "patternProperties", what)
         if len(layer.patterns) > 1:
             what = "several 'patternProperties' may overlap, which cannot be enforced"
             self.note(case, "patternProperties", what)
-        return kept
+        return {name: node for name, node in layer.names.items() if self.has_values(node)}
 
     def counts(self, case: Case, layer: Layer, schema: Schema) -> None:
         open_ = layer.rest is not None and layer.rest != NOTHING

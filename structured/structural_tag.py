@@ -7,13 +7,42 @@ rewritten into it. This file reads and checks; the libraries say what they can d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Final
 
 from .source import GrammarError, dump_json, load_json, nesting_error
 
 MAX_TAGS: Final = 1024
 """Most tags of one grammar, wherever they stand."""
+
+_TAG: Final = re.compile(r"/tags/\d+$")
+_TAGS: Final = ("tags", "at_least_one", "stop_after_first")
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "const_string": ("value",),
+    "json_schema": ("json_schema", "style", "any_order", "max_whitespace_cnt", "excludes"),
+    "qwen_xml_parameter": ("json_schema",),
+    "any_text": ("excludes", "max_tokens", "max_chars"),
+    "token": ("token",),
+    "exclude_token": ("exclude_tokens",),
+    "any_tokens": ("exclude_tokens", "max_tokens"),
+    "grammar": ("grammar",),
+    "regex": ("pattern",),
+    "sequence": ("elements",),
+    "or": ("elements",),
+    "tag": ("begin", "content", "end"),
+    "triggered_tags": ("triggers", "excludes", *_TAGS),
+    "token_triggered_tags": ("trigger_tokens", "exclude_tokens", *_TAGS),
+    "tags_with_separator": ("separator", *_TAGS),
+    "optional": ("content",),
+    "plus": ("content",),
+    "star": ("content",),
+    "repeat": ("min", "max", "content"),
+    "dispatch": ("rules", "loop", "excludes"),
+    "token_dispatch": ("rules", "loop", "exclude_tokens"),
+}
+"""By type of a format the keys beside it."""
 
 
 def normalise(text: str) -> str:
@@ -32,10 +61,26 @@ def normalise(text: str) -> str:
     if not isinstance(given.get("format"), dict):
         raise _error("'format' is missing, or no object")
     nesting_error(given, "structural_tag")
+    for place, format_ in formats(given):
+        _check_keys(place, format_)
     tags = sum(format_.get("type") == "tag" for _, format_ in formats(given))
     if tags > MAX_TAGS:
         raise _error(f"{tags} tags, more than {MAX_TAGS}")
     return dump_json({"type": "structural_tag", "format": given["format"]})
+
+
+def _check_keys(place: str, format_: Mapping[str, object]) -> None:
+    """Raise `GrammarError` for what a library would ignore in a format, or take for another."""
+    kind = format_.get("type", "tag" if _TAG.search(place) else None)
+    known = ("type", *_KEYS.get(str(kind), format_))
+    for key in format_:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            guess = f" (did you mean {near[0]!r}?)" if near else ""
+            raise _error(f"{place}: unknown key {key!r} of the format {kind!r}{guess}")
+    for key in ("pattern", "grammar"):
+        if not isinstance(given := format_.get(key, ""), str):
+            raise _error(f"{place}/{key}: a string is needed, not {type(given).__name__}")
 
 
 def formats(tag: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:

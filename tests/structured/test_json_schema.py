@@ -137,6 +137,8 @@ def test_values_of_a_list_are_told_apart_by_kind() -> None:
         ({"$ref": "http://x/y"}, "leads out of the schema"),
         ({"$ref": "#anchor"}, "leads out of the schema"),
         ({"$ref": "#/$defs/b", "$defs": {"bb": 1}}, "leads nowhere.*did you mean '#/\\$defs/bb'"),
+        ({"$id": "http://x", "$ref": "//["}, "at #: no name of a schema can be made of"),
+        ({"properties": {"a": {"$id": "//[", "$ref": "x"}}}, "at #/properties/a: no name of a"),
         ({"$ref": "#"}, "it refers to itself"),
         ({"allOf": [{"$ref": "#"}, STRING]}, "it refers to itself"),
         ({"properties": {"a": {"items": {"contains": {}}}}}, "at #/properties/a/items: 'cont"),
@@ -223,6 +225,11 @@ NOBODY = {"type": "integer", "minimum": 5, "maximum": 3}
             {"type": "array", "prefixItems": [{"type": "null"}, NOBODY], "minItems": 2},
             "#/prefixItems/1",
         ),
+        ({"type": "array", "items": [{"type": "null"}, NOBODY], "minItems": 2.0}, "#/items/1"),
+        (
+            {"type": "array", "items": [{}], "additionalItems": NOBODY, "minItems": 2},
+            "#/additionalItems",
+        ),
         ({"allOf": [{"type": "string"}, {"type": "null"}]}, "#"),
     ],
 )
@@ -283,3 +290,23 @@ def test_a_schema_of_endless_texts_is_refused(schema: Any, library: Any) -> None
 def test_a_schema_whose_values_may_end_is_not(schema: Any, library: Any) -> None:
     rewritten, _ = rewrite_schema(json.dumps(schema), library)
     assert "$ref" in rewritten, "it still refers to itself"
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+def test_what_never_ends_is_left_out_beside_what_ends(library: Any) -> None:
+    never = node_with(n={"$ref": "#/$defs/never"})
+    to_it = {"$ref": "#/$defs/never"}
+    for schema, written in (
+        ({"anyOf": [{"type": "null"}, to_it]}, {"type": "null"}),
+        ({"type": "array", "items": to_it}, {"type": "array", "items": False}),
+        (
+            {"type": "array", "prefixItems": [STRING, to_it]},
+            {"type": "array", "prefixItems": [STRING], "items": False},
+        ),
+        (
+            {"type": "object", "patternProperties": {"^a": to_it}},
+            {"type": "object", "additionalProperties": False},
+        ),
+    ):
+        found, notes = rewrite_schema(json.dumps({**schema, "$defs": {"never": never}}), library)
+        assert (json.loads(found), notes) == (written, ())

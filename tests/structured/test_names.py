@@ -10,10 +10,10 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from stepweave.structured.backend import CompiledGrammar, GrammarBackend
-from stepweave.structured.grammar import GrammarError, GrammarSpec
+from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.json_schema import rewrite_schema
 from stepweave.structured.llguidance_backend import LLGuidanceBackend
-from stepweave.structured.schema_llguidance import MOST_NAMED
+from stepweave.structured.schema_llguidance import LLGuidanceWriter
 from stepweave.structured.xgrammar_backend import XGrammarBackend
 
 from .test_walks import judge, spelled, texts, those_taken
@@ -119,20 +119,95 @@ def test_a_name_with_escapes_is_no_other_name(
     assert those_taken(compiled(llguidance, schema), tokenizer, good + bad) == good
 
 
-def test_beside_very_many_characters_of_names_there_is_no_such_pattern() -> None:
-    for size, pattern in ((MOST_NAMED, True), (MOST_NAMED + 8, False)):
-        names = {f"{index:08}": INTEGER for index in range(size // 8)}
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (
+            {
+                "type": "object",
+                "properties": {"id": INTEGER},
+                "patternProperties": {"^x-": STRING},
+                "additionalProperties": True,
+            },
+            ['{"id": 1}', '{"x-a": "s"}', '{"ix": 1}', '{"y": [1]}', '{"x": 1}'],
+            ['{"\\u0069d": "s"}', '{"x-a": 1}', '{"\\u0078-a": 1}', '{"x\\u002da": 1}'],
+        ),
+        (
+            {"type": "object", "not": {"required": ["a"]}},
+            ['{"b": 1}', "{}", '{"aa": 1}'],
+            ['{"a": 1}', '{"\\u0061": 1}'],
+        ),
+        (
+            {"type": "object", "if": {"required": ["vip"]}, "then": {"required": ["code"]}},
+            ['{"x": 1}', '{"vip": 1, "code": 2}'],
+            ['{"vip": 1}', '{"vi\\u0070": 1}'],
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {f"property_number_{index:02}": INTEGER for index in range(16)},
+                "additionalProperties": True,
+            },
+            ['{"property_number_00": 1}', '{"property_number": "s"}'],
+            ['{"property_number_00": "s"}', '{"\\u0070roperty_number_00": "s"}'],
+        ),
+    ],
+)
+def test_nor_beside_patterns_many_names_or_names_that_there_are_not(
+    llguidance: LLGuidanceBackend,
+    tokenizer: PreTrainedTokenizerFast,
+    schema: object,
+    good: list[str],
+    bad: list[str],
+) -> None:
+    assert those_taken(compiled(llguidance, schema), tokenizer, good + bad) == good
+
+
+def test_a_pattern_that_begins_with_anything_leaves_no_others_that_can_be_told_apart() -> None:
+    schema = {"type": "object", "patternProperties": {"x$": STRING}, "additionalProperties": True}
+    _, (note,) = rewrite_schema(json.dumps(schema), "llguidance")
+    assert "'additionalProperties' beside a pattern that may begin with any character" in note
+
+
+def test_a_name_with_several_spellings_is_not_told_from_a_pattern() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a\nb": INTEGER},
+        "patternProperties": {"^a": {}},
+        "additionalProperties": False,
+    }
+    _, (note,) = rewrite_schema(json.dumps(schema), "llguidance")
+    assert "the property 'a\\nb', which has several spellings, cannot be enforced" in note
+    _, notes = rewrite_schema(json.dumps({**schema, "patternProperties": {"^b": {}}}), "llguidance")
+    assert notes == ()
+
+
+def test_beside_very_many_characters_of_names_others_begin_in_another_way(
+    llguidance: LLGuidanceBackend, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    size = LLGuidanceWriter.most_named // 8
+    for count, told_apart in ((size, True), (size + 1, False)):
+        names = {f"{chr(0x4E00 + index)}propert": INTEGER for index in range(count)}
         schema = {"type": "object", "properties": names, "additionalProperties": STRING}
-        written, notes = rewrite_schema(json.dumps(schema), "llguidance")
-        assert notes == ()
-        assert ("patternProperties" in written) == pattern
+        some = ['{"x": "y"}', '{"\u4e00propert": "y"}', '{"\u4e00properx": "y"}']
+        good = [some[0], some[2]] if told_apart else [some[0]]
+        assert those_taken(compiled(llguidance, schema), tokenizer, some) == good
 
 
-@pytest.mark.parametrize("name", ["é", "城市", 'a"b', "a\\b"])
-def test_xgrammar_does_not_tell_such_a_name_from_others(
-    xgrammar: XGrammarBackend, name: str
+@pytest.mark.parametrize("name", ["name", "é", "城市", 'a"b', "a\\b", "a\nb"])
+def test_xgrammar_tells_such_a_name_from_others(
+    xgrammar: XGrammarBackend, tokenizer: PreTrainedTokenizerFast, name: str
 ) -> None:
     schema = {"type": "object", "properties": {name: INTEGER}, "additionalProperties": STRING}
-    with pytest.raises(GrammarError, match="cannot be enforced beside others"):
-        compiled(xgrammar, schema)
-    compiled(xgrammar, {**schema, "additionalProperties": False})
+    grammar, key = compiled(xgrammar, schema), json.dumps(name, ensure_ascii=False)
+    escaped = "".join(f"\\u{ord(each):04x}" for each in name)
+    good = [f"{{{key}: 1}}", f'{{{key}: 1, "b": "x"}}', '{"a": "x"}']
+    bad = [
+        f'{{{key}: "x"}}',
+        f'{{"{escaped}": "x"}}',
+        f'{{{key}: 1, "{escaped}": "x"}}',
+        '{"a": 1}',
+    ]
+    assert those_taken(grammar, tokenizer, good + bad) == good
+    for text in texts(grammar, spelled(tokenizer), random.Random(0), 10):
+        judge(schema).validate(json.loads(text))

@@ -78,6 +78,25 @@ def test_a_library_that_reads_one_otherwise_refuses_it_by_name(
         backend.compile(GrammarSpec.from_request({"json": schema}))
 
 
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"minimum": 0, "maximum": 2**64 - 1},
+        {"minimum": -(2**63), "maximum": 2**63 - 1},
+        {"minimum": 0, "maximum": 2**63},
+    ],
+)
+def test_bounds_that_are_not_enforced_are_not_in_the_way(
+    tokenizer: PreTrainedTokenizerFast, library: str, bounds: Any
+) -> None:
+    backend = make_backend(library, tokenizer, VOCAB, strict=False)
+    schema = {"type": "integer", **bounds}
+    compiled = backend.compile(GrammarSpec.from_request({"json": schema}))
+    assert all("has more" in warning for warning in compiled.warnings)
+    assert accepts(backend, tokenizer, schema, "12345")
+
+
 def test_digits_of_numbers() -> None:
     assert [is_double(each) for each in (2**53, 2**53 + 1, 0.1, 1e300)] == [True, False, True, True]
     assert not is_double(123456789.12345679)

@@ -105,7 +105,7 @@ UNSOUND: list[tuple[dict[str, Any], set[str]]] = [
         {**OBJECT, "patternProperties": {"^a": INTEGER, "b$": {"maximum": 3}}},
         {"xgrammar"},
     ),
-    ({**OBJECT, "additionalProperties": INTEGER, "properties": {"a": False}}, {"xgrammar"}),
+    ({**OBJECT, "additionalProperties": INTEGER, "properties": {"a": False}}, set()),
     (
         {
             **OBJECT,

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from stepweave.structured import schema_normal
 from stepweave.structured.grammar import GrammarSpec
 from stepweave.structured.json_schema import rewrite_schema
 from stepweave.structured.reading import read
@@ -146,6 +147,7 @@ def served(schema: Any, library: Any = "llguidance") -> Any:
 
 
 INTEGER = {"type": "integer"}
+STRING = {"type": "string"}
 AB = {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}}
 
 
@@ -289,9 +291,88 @@ def test_the_size_of_a_rewritten_schema_is_that_of_its_text() -> None:
     assert json.loads(inside.spec.source) == tag
 
 
-def test_a_lone_surrogate_stays_an_escape() -> None:
-    written, _ = rewrite_schema(json.dumps({"enum": ["\ud800", "é"]}), "llguidance")
-    assert written == '{"enum":["\\ud800","é"]}'
+def test_what_no_text_can_hold_is_left_out() -> None:
+    values = ["\ud800", "é", {"\udc00": 1}, [["\udfff"]]]
+    assert served({"enum": values}) == {"enum": ["é"]}
+    schema = {"type": "object", "properties": {"\ud800": INTEGER, "a": INTEGER}}
+    assert list(served(schema)["properties"]) == ["a"]
+    for impossible in ({"enum": ["\ud800"]}, {"type": "object", "required": ["\ud800"]}):
+        with pytest.raises(GrammarError, match="no value can satisfy it"):
+            served(impossible)
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        {"type": "string", "pattern": "^a$", "minLength": 3},
+        {"type": "string", "format": "date", "maxLength": 3},
+        {"type": "string", "not": {"const": ""}, "maxLength": 0},
+    ],
+)
+def test_a_branch_without_strings_is_left_out(branch: Any) -> None:
+    assert served({"anyOf": [branch, INTEGER]}) == INTEGER
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+def test_what_is_impossible_is_left_out_of_what_is_closed(library: Any) -> None:
+    never = {"maximum": 3, "exclusiveMinimum": 100}
+    schema: dict[str, Any] = {"type": "object", "required": ["y"]}
+    schema["properties"] = {"x": never, "y": INTEGER}
+    validator = jsonschema.Draft202012Validator(served(schema, library))
+    assert validator.is_valid({"y": 1})
+    assert not validator.is_valid({"x": 200, "y": 1})
+    schema = {"type": "object", "patternProperties": {"^a": {**INTEGER, **never}}}
+    assert "patternProperties" not in served(schema, library)
+    both = {**schema, "patternProperties": {**schema["patternProperties"], "b$": STRING}}
+    written, _ = rewrite_schema(json.dumps(both), library)
+    assert not jsonschema.Draft202012Validator(json.loads(written)).is_valid({"ab": "x"})
+
+
+SELF = {"$ref": "#"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "noted"),
+    [
+        ({"type": "array", "uniqueItems": True, "items": SELF}, ["'uniqueItems' cannot be"]),
+        ({"type": ["object", "string"], "propertyNames": SELF}, []),
+    ],
+)
+def test_a_schema_whose_values_would_be_listed_for_itself_stays_finite(
+    schema: Any, noted: list[str]
+) -> None:
+    _, notes = rewrite_schema(json.dumps(schema), "llguidance")
+    assert len(notes) == len(noted)
+    assert all(words in note for words, note in zip(noted, notes, strict=True))
+
+
+def test_properties_that_there_must_be_count_as_alternatives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(schema_normal, "MAX_STEPS", 300)
+    names = {f"p{index}": INTEGER for index in range(10)}
+    extra = [{"not": {"additionalProperties": {"enum": [each]}}} for each in range(8)]
+    schema = {"type": "object", "properties": names, "additionalProperties": False}
+    assert served({**schema, "allOf": extra[:1]})
+    with pytest.raises(GrammarError, match="too many alternatives combine"):
+        served({**schema, "allOf": extra})
+
+
+def test_a_common_multiple_of_very_many_digits_is_noted() -> None:
+    steps = [{"multipleOf": 10**4000 + 1}, {"multipleOf": 10**4000 + 3}]
+    schema = {"properties": {"a": {"type": "integer", "allOf": steps}}}
+    _, (note,) = rewrite_schema(json.dumps(schema), "llguidance")
+    assert note.startswith("json: at #/properties/a/allOf/0: 'multipleOf': its numbers have")
+
+
+@pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
+def test_counts_that_no_text_comes_to_are_left_out(library: Any) -> None:
+    most = {"maxLength": 10**20, "maxItems": 2**31, "maxProperties": 2**31}
+    union = served({"type": ["string", "array", "object"], **most}, library)["anyOf"]
+    assert union == [{"type": "string"}, {"type": "array"}, {"type": "object"}]
+    for keyword, kind in (("minItems", "array"), ("minLength", "string")):
+        _, (note,) = rewrite_schema(json.dumps({"type": kind, keyword: 2**31}), library)
+        assert note == f"json: at #: {keyword!r} above 2147483647 cannot be enforced"
 
 
 def test_names_that_could_mean_two_schemas_are_refused() -> None:

@@ -86,6 +86,13 @@ def test_the_grammar_holds_inside_the_tags_and_only_there(
         ({"structures": {}, "triggers": []}, "must both be lists"),
         ({"structures": [], "triggers": [], "format": {}}, "unknown key 'format'"),
         ({"structures": [{"schema": {}}], "triggers": []}, "structures/0: 'begin'"),
+        (triggered(tag("<f=a>", {}), trigger=[]), "unknown key 'trigger' .*mean 'triggers'"),
+        (triggered({**tag("<f=a>", {}), "ends": "x"}), "tags/0: unknown key 'ends' of the format"),
+        (triggered(tag("<f=a>", {}), nonsense=1), "#/format: unknown key 'nonsense' of the format"),
+        (
+            {"format": {"type": "regex", "pattern": 5}},
+            "#/format/pattern: a string is needed, not int",
+        ),
         (triggered(*[tag(f"<f={i}>", {}) for i in range(MAX_TAGS + 1)]), f"{MAX_TAGS + 1} tags"),
     ],
 )

@@ -26,7 +26,7 @@ def load(
     is not usable. Whatever is wrong is raised as an `error`, which names the package.
     """
     where = f"{what} {point.name!r} of {package_of(point)}: entry point {point.value!r}"
-    if not point.pattern.match(point.value):
+    if not EntryPoint.pattern.match(point.value):
         raise error(f"{where} cannot be loaded: it is not of the form `module:name`")
     try:
         return accept(point.load())

@@ -241,6 +241,7 @@ def test_a_fresh_version_lives_until_its_last_reader_and_no_longer(
     assert all(map(int.__le__, alive, expected))  # readers on threads may be ahead of the probe
 
 
+@pytest.mark.sampled(2)
 @EXECUTORS
 @pytest.mark.parametrize("storage", ["fresh", "slots"])
 def test_nothing_is_held_after_a_run(executor: str, storage: Storage) -> None:

@@ -264,6 +264,7 @@ def test_the_plain_reading_is_that_of_transformers_own_modules(family: str, tmp_
         assert plain.drafts(text, hidden)[:3] == own[0].tolist()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("tree", [name for name in TREES if TREES[name]])
 @pytest.mark.parametrize("modules", [2, 3, 4])
 def test_nodes_of_trees_are_the_likeliest_after_their_way(

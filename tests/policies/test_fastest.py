@@ -52,6 +52,7 @@ def test_fastest_finds_the_best_length_though_predictions_are_wrong(seed: int) -
     assert gained / spent > 0.95 * max(rates), (rates, Counter(offered))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rows", "a_token"), [(1, 60.0), (4, 120.0), (16, 20.0), (16, 60.0)])
 def test_fastest_keeps_to_the_best_length_where_new_shapes_are_slow(
     rows: int, a_token: float

@@ -143,6 +143,7 @@ def told(found: list[Any]) -> dict[str, Any]:
     return into
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ASKED)
 def test_a_stream_says_the_same_through_the_loss_of_replicas(
     llm: AsyncLLM, runner: asyncio.Runner, name: str

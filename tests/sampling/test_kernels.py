@@ -117,6 +117,7 @@ def test_each_line_looks_its_mask_up_and_lines_without_one_are_open(
         assert torch.equal(one, other)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("masked", [False, True])

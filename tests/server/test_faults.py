@@ -192,7 +192,7 @@ def concerned(service: Running, alone: list[tuple[str, Any]], op: str) -> None:
         assert client.get("/health").status_code == 200
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("op", "after"),
     [
@@ -217,6 +217,7 @@ def test_memory_that_a_step_does_not_get_ends_its_requests_alone(
     FAULTS.error = lambda: InjectedFault("on purpose")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_memory_that_a_run_does_not_get_is_told_and_asked_for_again(
     service: Running, alone: list[tuple[str, Any]], buffer: str
@@ -256,6 +257,7 @@ def ends_alone(
     assert said(other) == alone[1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", ["matcher", "fill", "advance"])
 def test_an_error_of_a_matcher_ends_its_request_alone(
     service: Running, alone: list[tuple[str, Any]], call: str, monkeypatch: pytest.MonkeyPatch

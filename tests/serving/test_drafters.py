@@ -176,7 +176,7 @@ def by_serial_loop(method: Method) -> tuple[list[list[int]], list[tuple[int, int
     return outcome(replace(REJECTION, method=method), DRAWN)[:2]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("run", "room", "method"),
     one_in(3, ((1, "serial"), (2, "threads"), (3, "threads")), ROOM, METHODS),

@@ -85,7 +85,7 @@ COUNTED = ("async", "async_eagle3_grammar")
 """What a step asks of a device is counted by day of these: the plainest, and the one with all."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.nightly) for name in RUNNABLE],

@@ -88,7 +88,7 @@ ROOM: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("room", "pipeline"), one_in(3, ROOM, ("async", "async_speculation", "async_ngram"))
 )

@@ -132,7 +132,7 @@ def check_logprobs(
         assert [value for _, value in each.top] == pytest.approx(best.values.tolist(), abs=1e-5)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("cell", pairwise(), ids=str)
 def test_every_pair_of_features(cell: Cell) -> None:
     check(cell)

@@ -74,7 +74,7 @@ TREES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("count", "run", "room", "tree"), [*product((2, 3), RUNS, ROOM, TREES)])
 def test_tokens_are_those_without_modules_and_counts_those_of_the_serial_loop(
     count: int, run: dict[str, Any], room: dict[str, Any], tree: str

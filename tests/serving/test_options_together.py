@@ -90,7 +90,7 @@ REPEATING = replace(SEEDED, max_tokens=26, temperature=0.5, repetition_penalty=0
 """Texts repeat themselves, so that there is something to look up."""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("grammar", ["no grammar", "wide", "mixed"])
 @pytest.mark.parametrize("method", ["eagle3 tree", "mtp grown", "medusa tree", "medusa", "suffix"])
 def test_completions_of_one_prompt_are_those_of_the_reference(method: str, grammar: str) -> None:
@@ -112,7 +112,7 @@ SAMPLING = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("grammar", ["schema", "structural tag", "mixed"])
 @pytest.mark.parametrize("method", ["eagle", "eagle3", "mtp", "mtp modules", "medusa"])

@@ -71,6 +71,7 @@ def test_prompts_of_one_size_are_replayed_with_the_same_tokens(
     assert pieces.replayed > pieces.captured
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "pipeline",
     ["async_eagle", "async_eagle3_grammar", "async_mtp", "async_tree", "async_speculation"],
@@ -102,6 +103,7 @@ def test_drafters_have_their_passes_replayed_where_a_prompt_is_beside_them(
     assert drafting.replayed > drafting.captured
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("pipeline", ["async", "async_eagle3_grammar", "async_speculation"])
 def test_attention_is_replayed_too_where_layouts_of_rows_come_up_often(
     pipeline: str, monkeypatch: pytest.MonkeyPatch

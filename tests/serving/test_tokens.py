@@ -120,7 +120,7 @@ def run_cell(
     return requests, table.preemptions
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("k", "grammar", "situation"), one_in(3, (0, 3), GRAMMARS, SITUATIONS))
 def test_tokens_are_those_of_transformers_and_counts_do_not_depend_on_depth(
     k: int, grammar: str, situation: str

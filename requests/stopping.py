@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from ..graph.errors import told
+from ..graph.raised import raised_at
 from ..policies.errors import PolicyError
 from ..policies.registry import called
 from ..policies.stopping import OutputView, Stopping
@@ -157,7 +157,7 @@ class StopChecker:
         try:
             ends = self._policy.ends(OutputView(tuple(self._tokens), self._text))
         except Exception as failure:  # the boundary: code that is not ours
-            said = f"`ends` raised {told(failure)}{_line_of(failure)}"
+            said = f"`ends` raised {told(failure)}{raised_at(failure)}"
             raise PolicyError(f"{called('stopping', self._policy)}: {said}") from failure
         if not isinstance(ends, bool):
             said = f"`ends` returned {ends!r:.60}: return True or False"
@@ -192,12 +192,3 @@ class StopChecker:
             if any(string.startswith(tail) for string in self._stop_strings):
                 return length
         return 0
-
-
-def _line_of(failure: Exception) -> str:
-    """Where a called function raised, without its folder; nothing where it could not be called."""
-    behind = failure.__traceback__ and failure.__traceback__.tb_next
-    if behind is None:
-        return ""
-    code = behind.tb_frame.f_code
-    return f" ({Path(code.co_filename).name}:{behind.tb_lineno}, in {code.co_name})"

@@ -12,7 +12,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from ..configs.errors import ConfigError
-from ..executors.source_line import raised_at
+from ..graph.raised import raised_at
 from ..requests.complaints import shown
 from ..requests.increment import Increment
 from ..requests.request import Request, RequestError, RequestOutput, SamplingParams

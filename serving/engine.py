@@ -20,11 +20,11 @@ from ..executors.errors import NodeFailure, UndeclaredAccess, left_behind
 from ..executors.recorder import Recorder
 from ..executors.report import RunReport
 from ..executors.run import Executor, run
-from ..executors.source_line import raised_at
 from ..graph.errors import GraphError, StepweaveError, shortly
 from ..graph.node import State
 from ..graph.parameters import Resource, Resources
 from ..graph.plan import Plan
+from ..graph.raised import raised_at
 from ..models.causal_lm import CausalLM
 from ..models.loading import Loading
 from ..nodes.decode_step import copies_blocks, handed_on_after, may_be_delayed

@@ -107,21 +107,6 @@ def test_two_patterns_for_the_same_names_both_hold(
             ['{"x": 1}', '{"card": 1, "address": 2}'],
             ['{"card": 1}', '{"c\\u0061rd": 1}'],
         ),
-    ],
-)
-def test_a_name_with_escapes_is_no_other_name(
-    llguidance: LLGuidanceBackend,
-    tokenizer: PreTrainedTokenizerFast,
-    schema: object,
-    good: list[str],
-    bad: list[str],
-) -> None:
-    assert those_taken(compiled(llguidance, schema), tokenizer, good + bad) == good
-
-
-@pytest.mark.parametrize(
-    ("schema", "good", "bad"),
-    [
         (
             {
                 "type": "object",
@@ -153,7 +138,7 @@ def test_a_name_with_escapes_is_no_other_name(
         ),
     ],
 )
-def test_nor_beside_patterns_many_names_or_names_that_there_are_not(
+def test_a_name_with_escapes_is_no_other_name(
     llguidance: LLGuidanceBackend,
     tokenizer: PreTrainedTokenizerFast,
     schema: object,

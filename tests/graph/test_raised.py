@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from stepweave.executors.source_line import raised_at
+from stepweave.graph.raised import raised_at
 from stepweave.policies.registry import policy_class
 
 
@@ -25,7 +25,7 @@ def wrong() -> int:
 
 
 def test_a_function_of_somebody_else_is_named_with_its_line() -> None:
-    assert re.fullmatch(r" \(test_source_line\.py:\d+, in \w+\)", raised_at(raised(wrong)))
+    assert re.fullmatch(r" \(test_raised\.py:\d+, in \w+\)", raised_at(raised(wrong)))
 
 
 def test_what_a_library_raises_in_our_code_is_told_without_a_place() -> None:
@@ -39,4 +39,4 @@ def test_what_a_library_raises_in_our_code_is_told_without_a_place() -> None:
 
 @pytest.mark.parametrize("call", [lambda: torch.ones(2) @ torch.ones(3), lambda: json.loads("{")])
 def test_it_is_the_line_that_called_the_library(call: Callable[[], Any]) -> None:
-    assert "test_source_line.py" in raised_at(raised(call))
+    assert "test_raised.py" in raised_at(raised(call))

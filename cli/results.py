@@ -6,13 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ..requests.request import LEAST_LOGPROB
 from .reporting import visible
 
 if TYPE_CHECKING:
     from ..requests.request import RequestOutput
-
-LEAST_LOGPROB = -9999.0
-"""For minus infinity, as over HTTP."""
 
 
 def write_json(output: RequestOutput, out: TextIO) -> None:

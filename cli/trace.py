@@ -40,7 +40,7 @@ def trace(asked: TraceOptions) -> int:
             raise ConfigError.at(
                 Mark(asked.config), "is an abstract graph: it is simulated, and takes no prompts"
             )
-        found, code = Trace.simulation(plan, 40 if asked.steps is None else asked.steps), 0
+        found, code = Trace.simulation(plan, asked.step_count), 0
     elif asked.steps is not None:
         raise ConfigError.at(
             Mark("--steps"), f"{asked.config} is run: there are as many steps as its prompts take"

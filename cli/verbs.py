@@ -35,6 +35,8 @@ from .options import (
 from .reporting import Exit
 from .verb import verb
 
+STEPS = 40  # that are simulated where nobody says how many
+
 
 @verb(app, "check")
 class CheckOptions:
@@ -346,7 +348,7 @@ class SimulateOptions:
     rows: Rows = None
     steps: Annotated[
         int | None,
-        Option(min=1, max=10_000, help="Number of steps to simulate. Default: 40."),
+        Option(min=1, max=10_000, help=f"Number of steps to simulate. Default: {STEPS}."),
     ] = None
     jitter: Annotated[
         float,
@@ -421,7 +423,7 @@ class SimulateOptions:
 
     @property
     def step_count(self) -> int:
-        return 40 if self.steps is None else self.steps
+        return STEPS if self.steps is None else self.steps
 
     @property
     def drawn_by(self) -> int:
@@ -466,7 +468,7 @@ class TraceOptions(OfPrompts):
         Option(
             min=1,
             max=10_000,
-            help="Number of steps to simulate, of an abstract graph. Default: 40.",
+            help=f"Number of steps to simulate, of an abstract graph. Default: {STEPS}.",
         ),
     ] = None
     steps_shown: Annotated[
@@ -477,6 +479,10 @@ class TraceOptions(OfPrompts):
     ] = 1
     settings: Settings = None
     json: Annotated[bool, Option("--json", help="Print the summary as one JSON object.")] = False
+
+    @property
+    def step_count(self) -> int:
+        return STEPS if self.steps is None else self.steps
 
     def __call__(self) -> int:
         from .trace import trace

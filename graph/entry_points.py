@@ -5,7 +5,7 @@ What goes wrong in the code of a package is told as the package's own fault, at 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
@@ -36,6 +36,20 @@ def load(
         raise error(
             f"{where} cannot be loaded: {told(failed)}. Update the package, or uninstall it"
         ) from failed
+
+
+def passed_over(
+    named: Iterable[tuple[str, EntryPoint]], taken: Iterable[str]
+) -> dict[str, list[str]]:
+    """By name, packages whose object nobody finds, since the name is among `taken`, those that
+    ship, or is found first.
+    """
+    known, found = set(taken), dict[str, list[str]]()
+    for name, point in named:
+        if name in known:
+            found.setdefault(name, []).append(package_of(point))
+        known.add(name)
+    return found
 
 
 def package_of(point: EntryPoint) -> str:

@@ -12,7 +12,8 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from ..graph.entry_points import load, package_of
+from ..graph.entry_points import load
+from ..graph.entry_points import passed_over as hidden
 from ..graph.errors import GraphError, did_you_mean
 from .drafter import Drafter
 from .kind import NodeKind
@@ -57,15 +58,9 @@ def known_kinds(*, installed: bool = True) -> tuple[str, ...]:
 
 
 def passed_over() -> dict[str, list[str]]:
-    """By name, packages whose kind nobody finds, since the name is that of one that ships, or is
-    found first.
-    """
-    taken, found = {*_BUILT_IN, *BETWEEN_STAGES}, dict[str, list[str]]()
-    for point in _installed():
-        if point.name in taken:
-            found.setdefault(point.name, []).append(package_of(point))
-        taken.add(point.name)
-    return found
+    """By name, packages whose kind nobody finds, since another has its name."""
+    named = ((point.name, point) for point in _installed())
+    return hidden(named, (*_BUILT_IN, *BETWEEN_STAGES))
 
 
 @cache

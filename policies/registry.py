@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from ..graph.entry_points import load, package_of
+from ..graph.entry_points import passed_over as hidden
 from ..graph.errors import did_you_mean
 from .acceptance import Acceptance, Block, Coupled, Rejection, Synthetic, Typical
 from .admission import Admission, Eager, JustInTime
@@ -71,15 +72,8 @@ def known(decision: str, *, installed: bool = True) -> tuple[str, ...]:
 
 
 def passed_over(decision: str) -> dict[str, list[str]]:
-    """By name, packages whose policy nobody finds, since the name is that of one that ships, or is
-    found first.
-    """
-    taken, found = {*_BUILT_IN[decision]}, dict[str, list[str]]()
-    for name, point in _installed(decision):
-        if name in taken:
-            found.setdefault(name, []).append(package_of(point))
-        taken.add(name)
-    return found
+    """By name, packages whose policy nobody finds, since another has its name."""
+    return hidden(_installed(decision), _BUILT_IN[decision])
 
 
 def default(decision: str) -> str:

@@ -21,6 +21,9 @@ from .stopping import StopChecker
 FinishReason = Literal["stop", "length", "error", "cancelled"]
 Phase = Literal["waiting", "running", "preempted", "done"]
 
+LEAST_LOGPROB = -9999.0
+"""Stands for the logarithm of zero in JSON, which has no infinity."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..requests.request import TokenLogprob
+from ..requests.request import LEAST_LOGPROB, TokenLogprob
 from ..structured.vocabulary import tokenizer_info
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 Listed = dict[str, list[Any]]
 """By its key a list with an entry for each token."""
-
-LEAST = -9999.0
-"""Stands for a probability of zero: JSON has no infinity."""
 
 
 class TokenTexts:
@@ -143,4 +140,4 @@ class Offsets:
 
 
 def _finite(logprob: float) -> float:
-    return max(logprob, LEAST)
+    return max(logprob, LEAST_LOGPROB)

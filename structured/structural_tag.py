@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Final
 
+from ..graph.errors import nearest
 from .source import GrammarError, dump_json, load_json, nesting_error
 
 MAX_TAGS: Final = 1024
@@ -75,8 +75,8 @@ def _check_keys(place: str, format_: Mapping[str, object]) -> None:
     known = ("type", *_KEYS.get(str(kind), format_))
     for key in format_:
         if key not in known:
-            near = get_close_matches(key, known, n=1)
-            guess = f" (did you mean {near[0]!r}?)" if near else ""
+            near = nearest(key, known)
+            guess = f" (did you mean {near!r}?)" if near else ""
             raise _error(f"{place}: unknown key {key!r} of the format {kind!r}{guess}")
     for key in ("pattern", "grammar"):
         if not isinstance(given := format_.get(key, ""), str):

@@ -21,6 +21,22 @@ def address_of(tensor: Tensor) -> int:
     return int(torch._C.TensorBase.data_ptr(tensor))
 
 
+_KEYS = torch._C.DispatchKey
+_OTHER_BITS: int = (
+    torch._C.DispatchKeySet(_KEYS.Negative) | torch._C.DispatchKeySet(_KEYS.Conjugate)
+).raw_repr()
+
+
+def in_other_bits(tensor: Tensor) -> bool:
+    """Whether the memory of `tensor[...]` holds something else than its numbers: it is a negated or
+    conjugate view.
+
+    Not `Tensor.is_neg`, which gives the GIL away: whoever asks between two launches would wait for
+    a thread that is busy.
+    """
+    return bool(torch._C._dispatch_keys(tensor).raw_repr() & _OTHER_BITS)
+
+
 def numbers_of(tensor: Tensor) -> Any:
     """The numbers of `tensor[...]`, which nobody ever changes, for code that may be recorded.
 

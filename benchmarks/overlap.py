@@ -112,6 +112,7 @@ class Bench:
             limits,
             resources={} if self.drafter is None else {DRAFT_MODEL: self.drafter},
             executor=executor,
+            graphs=True,
             torch_threads=1,
         )
 

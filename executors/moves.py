@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..backends.operations import in_other_bits
 from .contents import Unstable, signature, tensors
 
 ALIGNED = 64
@@ -60,7 +61,7 @@ class _Shape:
             tensor.stride(),
             tensor.dtype,
             tensor.device,
-            tensor.is_neg() or tensor.is_conj(),
+            in_other_bits(tensor),
         )
 
 
@@ -111,7 +112,7 @@ class Moves:
 
 
 def _in(memory: torch.UntypedStorage, tensor: Tensor) -> Tensor:
-    if type(tensor) is not Tensor or tensor.is_neg() or tensor.is_conj():
+    if type(tensor) is not Tensor or in_other_bits(tensor):
         raise CannotMove
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in sizes)

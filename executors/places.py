@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..backends.operations import in_other_bits
 from ..graph.errors import StepweaveError
 from .contents import Unstable, ends, mapped, signature, tensors
 from .parts import Patience, is_array, reached
@@ -180,7 +181,7 @@ def _around(parts: Sequence[Tensor]) -> Tensor | None:
     end = max(first.stop, *(each.stop for each in others))
     size = parts[0].element_size()
     for part, where in zip(parts, (first, *others), strict=True):
-        if not part.is_contiguous() or part.is_neg() or part.is_conj():
+        if not part.is_contiguous() or in_other_bits(part):
             return None
         if (where.start - begin) % max(size, part.element_size()) or where.stop % size:
             return None  # not so many elements, or not where such elements may lie
@@ -223,7 +224,7 @@ def place(tensor: Tensor) -> Hashable:
         tensor.stride(),
         tensor.dtype,
         tensor.device,
-        tensor.is_neg() or tensor.is_conj(),
+        in_other_bits(tensor),
     )
 
 

@@ -265,16 +265,20 @@ class _Program:
         return [_Function(function, [tensor for tensor, _ in self._tensors.values()])]
 
 
-@dataclass(frozen=True, eq=False)
 class _Function:
-    """A graph of which a function was made, and the tensors that it works on."""
+    """A graph of which a function was made, and the tensors that it works on.
 
-    function: Callable[[list[Tensor]], None]
-    tensors: list[Tensor]  # each [...]
+    They are a list of TorchScript, which holds them: torch takes the GIL whenever it lets go of a
+    tensor that nobody but Python has, so of each one of a list of Python in each call.
+    """
+
+    def __init__(self, function: Callable[[Any], None], tensors: list[Tensor]) -> None:
+        self.function, self.tensors = function, tensors  # each [...]
+        self._held = torch._C.ScriptList(tensors) if tensors else tensors
 
     def __call__(self) -> None:
         with optimized_execution(False):
-            self.function(self.tensors)
+            self.function(self._held)
 
     def moved(self, change: Change) -> _Function:
         """As of `Call`."""

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ...graph.errors import shortly
 from ..dispatch import Dispatch
-from ..operations import asks, composed, is_composite
+from ..operations import asks, composed, in_other_bits, is_composite
 from .arrange import Pool, arranged
 from .calls import way_of
 from .entries import Called, Entry, memory_of
@@ -124,7 +124,7 @@ class _Noting(Dispatch):
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> None:
         results = tuple(leaves(result if isinstance(result, list | tuple) else (result,)))
         name = func.overloadpacket.__name__
-        if any(map(_in_other_bits, leaves((*args, *kwargs.values(), *results)))):
+        if any(map(in_other_bits, leaves((*args, *kwargs.values(), *results)))):
             self._tape.refuse(f"{name} works on a conjugate or negated view")
             return
         if func is _LIFT:
@@ -147,11 +147,6 @@ def _why_not(func: Any, args: tuple[Any, ...]) -> str | None:
     else:
         return None
     return f"{func.overloadpacket.__name__} {what}"
-
-
-def _in_other_bits(tensor: Tensor) -> bool:
-    """Whether its memory holds something else than its numbers."""
-    return tensor.is_conj() or tensor.is_neg()
 
 
 @cache

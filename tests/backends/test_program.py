@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from time import monotonic
+
 import pytest
 import torch
 from torch import Tensor
 
 from stepweave.backends.tape.calls import same_bits
 from stepweave.backends.tape.program import Operation, in_few_calls, operation
+from tests.interpreter_lock import nobody_is_interrupted
 
 aten = torch.ops.aten
 
@@ -39,6 +43,23 @@ def test_one_call_does_what_the_operations_do_one_by_one() -> None:
     assert same_bits(out, expected)
     call()
     assert not same_bits(out, expected), "it computes anew: `x` is what it made of it before"
+
+
+def test_one_call_is_done_while_another_thread_keeps_the_lock_of_the_interpreter() -> None:
+    """torch takes it to let go of a tensor that only Python has, as those of a call may be."""
+    last = torch.zeros(1)
+    seen = last.numpy()  # to look without a call of torch, which would give the lock back
+    adds = [operation(aten.add_.Tensor, (torch.zeros(4), 1), {}) for _ in range(20)]
+    [call] = in_few_calls([*adds, operation(aten.add_.Tensor, (last, 1), {})])
+    with nobody_is_interrupted():
+        thread = threading.Thread(target=call)
+        thread.start()  # it has the lock until it is within the call
+        until = monotonic() + 60
+        while not seen[0] and monotonic() < until:
+            pass
+        done = bool(seen[0])
+    thread.join()
+    assert done
 
 
 def test_what_cannot_be_written_down_is_called_where_it_stands() -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stepweave.executors.places import Places
+from stepweave.executors.places import Places, place
 from stepweave.testing.launches import Launches
+from tests.interpreter_lock import Neighbour, nobody_is_interrupted, turns_during
 
 
 @dataclass(frozen=True)
@@ -84,3 +85,18 @@ def test_a_tensor_that_a_datum_has_twice_has_one_place() -> None:
     assert isinstance(settled, list)
     assert all(map(torch.equal, settled, (flat, flat, flat[3:])))
     assert settled[2].data_ptr() == settled[0][3:].data_ptr()
+
+
+def test_views_in_other_bits_lie_in_a_place_of_their_own() -> None:
+    numbers = torch.view_as_complex(torch.arange(8.0).view(4, 2))
+    assert place(numbers.conj()) != place(numbers)
+    assert place(numbers.conj().imag) != place(numbers.imag)
+    assert place(numbers.conj().real) == place(numbers.real)
+
+
+def test_whoever_asks_for_a_place_keeps_the_lock_of_the_interpreter() -> None:
+    """Or a stream would wait between two launches for a host thread that is busy."""
+    tensor = torch.zeros(4)
+    with nobody_is_interrupted(), Neighbour() as neighbour:
+        assert not turns_during(neighbour, lambda: [place(tensor) for _ in range(200)])
+        assert turns_during(neighbour, lambda: [tensor.is_neg() for _ in range(200)])

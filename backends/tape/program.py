@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.jit import optimized_execution  # type: ignore[attr-defined]
 
 Change = Callable[[Tensor], Tensor]
 
@@ -277,8 +276,13 @@ class _Function:
         self._held = torch._C.ScriptList(tensors) if tensors else tensors
 
     def __call__(self) -> None:
-        with optimized_execution(False):
+        # As `torch.jit.optimized_execution` does, which takes longer than some programs.
+        before = _optimizes()
+        _optimize(False)
+        try:
             self.function(self._held)
+        finally:
+            _optimize(before)
 
     def moved(self, change: Change) -> _Function:
         """As of `Call`."""
@@ -295,4 +299,6 @@ def changed(part: Any, change: Change) -> Any:
 
 
 _TENSOR = torch._C.TensorType.get()
+_optimizes = torch._C._get_graph_executor_optimize
+_optimize = torch._C._set_graph_executor_optimize
 _COPY = torch.ops.aten.copy_.default

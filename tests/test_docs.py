@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,12 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from stepweave.cli import compare
 from stepweave.cli.main import app
 from stepweave.configs.prompts import read_prompts
+from stepweave.serving import profiling
+from stepweave.testing.exploring import campaign
+from stepweave.testing.exploring.mutants import mutants
 from tests.installed import ROOT, installed
 from tests.server.in_process import serving
 
@@ -194,6 +198,13 @@ def _examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is run again and again for a figure that says more is run once: no document has it."""
+    monkeypatch.setattr(compare, "MOST_ROUNDS", 1)
+    monkeypatch.setattr(profiling, "REQUESTS_PER_ROW", 3)
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """Each runs in an empty folder, so whoever starts another like it could not tell the two."""
@@ -217,6 +228,8 @@ def test_every_block_works_as_written(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    if document.parent == ROOT:  # all mutants of a larger plan are judged by the tests of `check`
+        monkeypatch.setattr(campaign, "mutants", lambda plan: islice(mutants(plan), 20))
     session = Session(document, service)
     found = list(blocks(document))
     with session.installs:

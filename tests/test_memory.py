@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 
 import pytest
 
 from tests import memory
-from tests.memory import Memory
+from tests.memory import Memory, settle
 
 
 class Cycle:
@@ -16,14 +15,10 @@ class Cycle:
         self.itself = self
 
 
-def test_garbage_goes_when_there_is_more_than_the_room(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_garbage_goes_when_there_is_more_than_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter([99, 100, 80, 119, 120, 10, 99, 100, 10])
     monkeypatch.setattr(memory, "resident", lambda: next(sizes))
-    gc.collect()
-    gc.freeze()  # what other tests have left would be gone through at every look
-    request.addfinalizer(gc.unfreeze)
+    settle()  # what other tests have left would be gone through at every look
     looks = Memory(room=100)
 
     def left() -> bool:

@@ -114,11 +114,10 @@ def test_every_package_has_its_list_and_no_name_twice() -> None:
 
 def test_what_docstrings_name_as_raised_are_errors() -> None:
     ours = {
-        node.name
-        for path in ROOT.glob("*/**/*.py")
-        if path.relative_to(ROOT).parts[0] in _folders()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
+        name
+        for folder in _folders()
+        for path in (ROOT / folder).rglob("*.py")
+        for name in re.findall(r"(?m)^ *class (\w+)", path.read_text(encoding="utf-8"))
     }
     for package, name in NAMES:
         said = promised(package, name)

@@ -23,7 +23,7 @@ def test_all_sides_decode_the_same_and_policies_are_compared_with_the_best_lengt
     monkeypatch.setattr(draft_length, "LIMIT", 6 * longest)
     periods = [1.0 + 0.1 * drafts for drafts in range(longest)]
     sides = policies({1: periods, 2: periods}, longest)
-    length = Length(warm=1, settle=40, rounds=1, engines=1 if longest == 1 else 2)
+    length = Length(warm=1, settle=12, rounds=1, engines=1 if longest == 1 else 2)
     found = draft_length.measure(2, longest, 2, length, sides)
     assert all(each["tokens_per_step"] > 1 for each in found.values())
     assert set(against_best(found)) == {"fastest", "by_rows", "by_acceptance"}

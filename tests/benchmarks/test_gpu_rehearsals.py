@@ -35,6 +35,7 @@ from benchmarks.gpu.workbench import with_launches
 from benchmarks.interpreter import decode_step
 from stepweave.configs.costs import load_costs
 from stepweave.executors.report import OpEvent
+from tests.memory import settle
 
 SCRIPTS: dict[str, ModuleType] = {
     "cube": cube,
@@ -46,6 +47,12 @@ SCRIPTS: dict[str, ModuleType] = {
     "smoke": smoke,
     "ttft": ttft,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settled() -> None:
+    """Scripts collect after each of their parts, which would look at all that tests have left."""
+    settle()
 
 
 @pytest.fixture

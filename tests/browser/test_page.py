@@ -186,7 +186,7 @@ return [...document.querySelectorAll("#sheet-lanes g.op")]
 """
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (1280, 560), (390, 800)])
 def test_the_first_view_shows_every_lane(
@@ -334,7 +334,7 @@ def test_links_in_the_details_and_the_tables_select(at: Callable[..., Any]) -> N
     assert place(driver) == "#view=lanes&wait=0"
 
 
-@pytest.mark.parametrize("view", ["lanes", "dag"])
+@pytest.mark.parametrize("view", [pytest.param("lanes", marks=pytest.mark.nightly), "dag"])
 def test_a_click_on_the_label_of_a_wait_selects_that_wait(
     at: Callable[..., Any], view: str
 ) -> None:
@@ -356,6 +356,7 @@ def test_a_click_on_the_label_of_data_selects_its_requirements(at: Callable[...,
 HIDDEN = "document.getElementById('tip').hidden"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("then", ["2", "wheel", Keys.ENTER, "scroll", "t"])
 def test_a_tooltip_does_not_outlast_what_it_is_about(at: Callable[..., Any], then: str) -> None:
     driver = at()
@@ -376,6 +377,7 @@ def test_a_tooltip_does_not_outlast_what_it_is_about(at: Callable[..., Any], the
     assert driver.execute_script(f"return {HIDDEN}")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("css", "said"),
     [
@@ -428,7 +430,11 @@ def test_search_marks_matches_and_enter_goes_round_them(at: Callable[..., Any]) 
 
 @pytest.mark.parametrize(
     ("query", "first"),
-    [("staging", "value staging"), ("copy", "op d2h_copy.host"), ("WAR staging", "wait ")],
+    [
+        ("staging", "value staging"),
+        pytest.param("copy", "op d2h_copy.host", marks=pytest.mark.nightly),
+        ("WAR staging", "wait "),
+    ],
 )
 def test_search_finds_values_actors_and_hazards(
     at: Callable[..., Any], query: str, first: str
@@ -605,6 +611,7 @@ def test_the_address_keeps_view_selection_and_focus(at: Callable[..., Any]) -> N
     assert details(driver).startswith("Wait 2")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fragment", ["op=nothing", "wait=99", "view=x&requirement=-1", "op=%zz"])
 def test_an_address_that_means_nothing_opens_the_page_as_it_is(
     at: Callable[..., Any], fragment: str
@@ -654,7 +661,10 @@ def test_colours_follow_the_system_and_the_switch(at: Callable[..., Any]) -> Non
 # --- paper, phones, no scripts --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1280, 794])  # the second is A4 upright
+@pytest.mark.parametrize(
+    "width",
+    [pytest.param(1280, marks=pytest.mark.nightly), 794],  # the second is A4 upright
+)
 def test_paper_has_all_drawings_and_the_waits_on_white(at: Callable[..., Any], width: int) -> None:
     driver = at("view=lanes&op=forward.device&focus=up", width=width)
     press(driver, "t", "+")
@@ -682,6 +692,7 @@ def test_paper_has_all_drawings_and_the_waits_on_white(at: Callable[..., Any], w
     assert set(opacities) == {"1"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_phone_has_a_legend_right_under_the_drawing_and_no_dead_space(
     at: Callable[..., Any], view: str
@@ -704,7 +715,9 @@ def test_a_phone_has_a_legend_right_under_the_drawing_and_no_dead_space(
     assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("width", [1280, 800, 390])
+@pytest.mark.parametrize(
+    "width", [*(pytest.param(width, marks=pytest.mark.nightly) for width in (1280, 800)), 390]
+)
 def test_no_width_makes_the_page_scroll_sideways(at: Callable[..., Any], width: int) -> None:
     driver = at("view=lanes&op=forward.device", width=width)
     assert driver.execute_script("return document.documentElement.scrollWidth") == width
@@ -758,7 +771,7 @@ def test_names_are_text_whatever_they_contain(open_page: OpenPage) -> None:
     assert driver.find_elements(By.CSS_SELECTOR, "img, b, i, script:not([type])") == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_the_pages_of_shipped_pipelines_open_and_no_two_labels_overlap(
     open_page: OpenPage, pipeline: str

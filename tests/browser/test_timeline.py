@@ -14,7 +14,7 @@ from tests.browser.driver import until
 from tests.views.test_timeline_page import as_if_run, plan
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trace() -> Trace:
     request = RequestSpan("fox", 99.999, 100.0, 100.001, 100.003, 100.1, 7, 40, "stop", 0, (0, 1))
     counts = [
@@ -24,9 +24,14 @@ def trace() -> Trace:
     return Trace.of(plan(), as_if_run(plan()), requests=[request], counts=counts)
 
 
+@pytest.fixture(scope="module")
+def html(trace: Trace) -> str:
+    return timeline_page(trace, title="decode")
+
+
 @pytest.fixture
-def page(open_page: Any, trace: Trace) -> Any:
-    return open_page(timeline_page(trace, title="decode"))
+def page(open_page: Any, html: str) -> Any:
+    return open_page(html)
 
 
 def ask(page: Any, script: str) -> Any:
@@ -377,6 +382,7 @@ def test_the_theme_and_the_keys_are_switched_as_on_the_page_of_a_plan(page: Any)
     assert not help_.is_displayed()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("then", ["+", "s", "wheel"])
 def test_a_tooltip_goes_when_what_is_under_the_pointer_changes(page: Any, then: str) -> None:
     place = spot(page, 1, "forward.device", 14)

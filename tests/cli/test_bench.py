@@ -312,6 +312,7 @@ def test_a_missing_verb_gets_the_nearest_one() -> None:
     assert "Did you mean 'serve'?" in done.output
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (15, "terminated")])
 def test_a_signal_ends_the_load_and_what_was_done_is_printed(
     server: Stub, number: int, word: str

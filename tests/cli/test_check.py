@@ -96,7 +96,7 @@ def test_the_proof_is_printed_on_request_only(tmp_path: Path) -> None:
     assert "RAW     staging  prepare.host    prepare.device" in proof
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", shipped())
 @pytest.mark.parametrize("verb", [("check",), ("graph", "show")], ids=" ".join)
 def test_every_shipped_config_fits_a_screen(
@@ -168,6 +168,7 @@ def test_a_wrong_graph_is_told_with_file_line_and_column(tmp_path: Path) -> None
     assert f"{path}:9:5:" in result.stderr
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_config_is_sound(name: str) -> None:
     result = stepweave("check", name, "--json")

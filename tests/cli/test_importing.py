@@ -13,6 +13,7 @@ from stepweave.cli import importing as module
 from stepweave.cli import loading
 from stepweave.cli.importing import for_good, importing, own_process
 from stepweave.configs.load import load_config
+from tests.memory import settle
 
 
 @pytest.fixture
@@ -30,26 +31,26 @@ def collections() -> Iterator[list[int]]:
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The process is the command's own; nothing is frozen at first."""
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is the command's own; what tests have left is frozen already."""
     monkeypatch.setattr(module, "_own_process", False)
     own_process()
-    gc.unfreeze()
-    yield
-    gc.unfreeze()
+    settle()
 
 
 @pytest.mark.usefixtures("own")
 def test_nothing_is_collected_meanwhile_and_what_is_there_is_frozen(collections: list[int]) -> None:
+    before = gc.get_freeze_count()
     with importing():
         made = [[number] for number in range(100_000)]
         assert collections == []
     assert gc.isenabled()
-    assert gc.get_freeze_count() > len(made)
+    assert gc.get_freeze_count() >= before + len(made)
 
 
 @pytest.mark.usefixtures("own")
 def test_what_is_loaded_is_for_good_but_not_what_is_garbage_already() -> None:
+    before = gc.get_freeze_count()
     loop: list[object] = [[number] for number in range(10_000)]
     loop.append(loop)
     here = weakref.ref(referred := Referred(loop))
@@ -58,7 +59,7 @@ def test_what_is_loaded_is_for_good_but_not_what_is_garbage_already() -> None:
     del loop, referred
     for_good()
     assert here() is None, "it was collected before"
-    assert gc.get_freeze_count() > len(kept)
+    assert before + len(kept) <= gc.get_freeze_count() < before + len(kept) + 10_000
 
 
 def test_of_others_nothing_is_for_good() -> None:
@@ -98,7 +99,7 @@ def test_who_has_turned_the_collector_off_finds_it_off(collections: list[int]) -
 def test_the_libraries_of_a_model_are_imported_so_and_the_model_is_not(
     load: Any, collections: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frozen: list[int] = []
+    before, frozen = gc.get_freeze_count(), list[int]()
     monkeypatch.setattr(loading, "_made", lambda *_: frozen.append(gc.get_freeze_count()))
     load(load_config("async"))
-    assert frozen[0] > 0
+    assert frozen[0] > before

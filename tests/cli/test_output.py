@@ -190,6 +190,7 @@ def test_only_one_module_opens_files_to_write() -> None:
 
 
 @posix
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
 def test_a_pipe_is_written_to_by_its_name_in_dev(name: str) -> None:
     command = [sys.executable, "-m", "stepweave", *WRITERS["render"], name]

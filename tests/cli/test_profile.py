@@ -160,20 +160,22 @@ def test_steps_with_fewer_drafts_are_timed_and_the_policy_printed_that_reads_the
         count(self, runs, tokens)
 
     monkeypatch.setattr(profiling._Size, "count", noted)
+    monkeypatch.setattr(profiling, "REQUESTS_PER_ROW", 2)
     result = stepweave(
         *("profile", "async_ngram", "--drafts", "--rows", "1,2", "--rounds", "1"),
-        *("--set", "policies.drafting=by_acceptance", "-o", tmp_path / "costs.yaml"),
+        *("--set", "policies.drafting=by_acceptance", "--set", "nodes.draft.tokens=2"),
+        *("-o", tmp_path / "costs.yaml"),
         *("--prompt", "Write a short story about a fox.", "--max-tokens", "9"),
     )
     assert result.exit_code == 0, result.output
     assert "2 rows, 1 draft: round 1 of 1" in result.stderr
-    assert widths == {None: {5}, 1: {2}, 2: {3}, 3: {4}, 4: {5}}, "whatever the policy would offer"
+    assert widths == {None: {3}, 1: {2}, 2: {3}}, "whatever the policy would offer"
     (line,) = (each for each in result.stdout.splitlines() if "drafting" in each)
     said = line.removeprefix("policies: {drafting: ").removesuffix("}")
     chosen = config("async_ngram", **{"policies.drafting": said}).policies.drafting
     assert isinstance(chosen, Fastest)
     assert chosen.rows == (1, 2)
-    assert [len(periods) for periods in chosen.periods_us or ()] == [4, 4]
+    assert [len(periods) for periods in chosen.periods_us or ()] == [2, 2]
 
 
 @pytest.mark.parametrize("replayed", [True, False])
@@ -188,7 +190,7 @@ def test_where_steps_are_replayed_no_others_count(
 
     monkeypatch.setattr(Captures, "replayed", lambda self: steps)
     monkeypatch.setattr(profiling, "step_times", periods)
-    found = profile(config("async"), STORIES[:1], rows=(1,), rounds=1).sizes[0]
+    found = profile(config("async"), SHORT[:1], rows=(1,), rounds=1).sizes[0]
     assert found.period.p50 == (1.0 if replayed else 99.0)
 
 

@@ -264,7 +264,10 @@ def test_an_engine_that_is_broken_off_gives_what_it_has() -> None:
 
 @pytest.mark.parametrize(
     ("number", "returned", "said"),
-    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "terminated\n")],
+    [
+        (signal.SIGINT, 130, "interrupted\n"),
+        pytest.param(signal.SIGTERM, 143, "terminated\n", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_signal_before_the_engine_is_up_is_one_line(
     number: signal.Signals, returned: int, said: str

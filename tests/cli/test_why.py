@@ -34,6 +34,7 @@ def test_the_answer_reads_as_it_did(golden: str, question: tuple[str, ...]) -> N
     matches_golden(golden, text(*question))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "name", [name for name in shipped() if name == "abstract_decode" or name not in GRAPHS]
 )

@@ -7,10 +7,10 @@ from typing import Any
 
 import openai
 
-from tests.server.in_process import Process
+from tests.clients.conftest import Service
 
 
-def logged(service: Process, client: openai.OpenAI, request_id: str) -> dict[str, Any]:
+def logged(service: Service, client: openai.OpenAI, request_id: str) -> dict[str, Any]:
     """The line of this request, once it is there; each turn of the loop is a request itself."""
     while True:
         for line in service.log.read_text().splitlines(keepends=True):

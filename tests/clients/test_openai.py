@@ -10,9 +10,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.clients.conftest import KEY
+from tests.clients.conftest import KEY, Service
 from tests.clients.logged import logged
-from tests.server.in_process import Process
 
 STORY = "Write a short story about a fox named Ida."
 MESSAGES: Any = [{"role": "user", "content": STORY}]
@@ -153,7 +152,7 @@ def test_a_full_queue_is_tried_again(client: openai.OpenAI, base_url: str) -> No
     assert usage.completion_tokens == 2
 
 
-def test_a_call_that_takes_too_long_is_cancelled(service: Process, client: openai.OpenAI) -> None:
+def test_a_call_that_takes_too_long_is_cancelled(service: Service, client: openai.OpenAI) -> None:
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=openai.Timeout(60, read=0.05)).completions.create(
             extra_headers=named("too-long"), **LONG
@@ -242,7 +241,7 @@ def test_a_message_goes_back_as_the_client_has_it(
 
 
 def test_what_an_event_loop_cancels_or_leaves_ends(
-    service: Process, client: openai.OpenAI, base_url: str
+    service: Service, client: openai.OpenAI, base_url: str
 ) -> None:
     async def use() -> None:
         async with openai.AsyncOpenAI(base_url=base_url, api_key=KEY, max_retries=0) as own:

@@ -13,9 +13,8 @@ import openai
 import pytest
 
 from benchmarks.third_party import PROGRAMS
-from tests.clients.conftest import KEY
+from tests.clients.conftest import KEY, Service
 from tests.clients.logged import logged
-from tests.server.in_process import Process
 
 HERE = Path(__file__).parent
 JAVASCRIPT = HERE / "js"
@@ -34,7 +33,7 @@ def required(program: Path | None, *needed: Path) -> str:
     pytest.skip(reason)
 
 
-# As wide as the service, so that without a client none is started.
+# Wider than the service, so that without a client none is started.
 @pytest.fixture(scope="session")
 def node() -> str:
     found = shutil.which("node")
@@ -67,7 +66,7 @@ def told(command: list[str]) -> dict[str, Any]:
 
 
 def test_the_client_for_javascript(
-    node: str, service: Process, client: openai.OpenAI, base_url: str
+    node: str, service: Service, client: openai.OpenAI, base_url: str
 ) -> None:
     """Each test of openai.test.js passes, and what it leaves is cancelled."""
     beside_packages = shutil.copy(JAVASCRIPT / "openai.test.js", INSTALLED / "js")

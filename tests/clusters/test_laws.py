@@ -168,7 +168,7 @@ def test_one_rank_takes_the_period_that_simulate_gives_for_the_same_costs(pipeli
     assert period == pytest.approx(plan.period_us)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_two_stages_take_the_period_of_their_plan(groups: int) -> None:
     found = cluster()
     simulator = Simulator.of(found)

@@ -33,7 +33,7 @@ def whole(name: str | Path, *settings: str) -> str:
     return result.stdout
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", shipped())
 def test_every_shipped_config_written_whole_gives_the_same_plan(name: str, tmp_path: Path) -> None:
     text = whole(name)

@@ -70,7 +70,7 @@ def test_each_op_held_up_in_turn() -> None:
 def test_replayed_steps(name: str) -> None:
     """All that a GPU is asked in its place, with the sizes that it has."""
     with sizes_of_a_gpu():
-        overrides = {"model.invariant": "false", "depth": "2", "scheduler.max_rows": "4"}
+        overrides = {"model.invariant": "false", "depth": "2", "scheduler.max_rows": "2"}
         llm, _ = taped(name, **overrides)
         replayed_as_usual(llm, RecordedCalls())
 
@@ -91,7 +91,7 @@ def test_a_missing_wait_shows() -> None:
 
 def test_what_lies_beside_what() -> None:
     """Worker threads overlap as streams do; at depth one there is nothing to overlap with."""
-    slow = Surrounded(EXECUTORS["threads"], held_up("d2h_copy.device", lambda: sleep(0.02)))
+    slow = Surrounded(EXECUTORS["threads"], held_up("d2h_copy.device", lambda: sleep(0.01)))
     shares = []
     for depth in (1, 2):
         events = traced(CPU, pipeline("async_eagle3_grammar", depth=depth), slow)

@@ -97,6 +97,8 @@ class Case:
     def _nodes(self) -> dict[str, Any]:
         """Those beside the nodes of the pipeline."""
         found = {"draft": {**DRAFTERS, **IN_PAIRS}[self.drafter]} if self.drafter != "none" else {}
+        if self.pipeline == "async_grammar":  # no process that tries grammars: it takes long
+            found["bitmask"] = {"compile_limit_s": None}
         if self.drafter == "forced":
             found["jump_forward"] = {"after": "bitmask"}
         if "tree" in found.get("draft", {}):

@@ -14,6 +14,7 @@ from stepweave import LLM
 from stepweave.requests.request import RequestOutput
 from tests.distributed.cases import Case
 from tests.distributed.launched import write
+from tests.memory import settle
 
 
 def outputs(case: Case, ranks: int) -> list[Any]:
@@ -29,6 +30,7 @@ def told(output: RequestOutput) -> list[Any]:
 
 def together(cases: Sequence[Case]) -> Iterator[tuple[list[Any], int]]:
     """What each case comes to on two ranks, and the open files that are left when it is closed."""
+    settle()  # what was imported would be gone through after each case
     for case in cases:
         served = outputs(case, 2)
         gc.collect()

@@ -118,7 +118,7 @@ def runs_as_the_serial_loop(
     assert said(path, executor=executor, depth=depth) == expected
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "executor", "depth"), SAMPLE)
 def test_tokens_and_counts_are_those_of_the_serial_loop(
     tmp_path: Path, heads: Path, name: str, executor: str, depth: int

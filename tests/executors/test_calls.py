@@ -67,14 +67,14 @@ def test_without_any_one_wait_the_oracle_sees_a_race(name: str) -> None:
 
 def test_the_calls_of_random_graphs_order_every_pair_of_conflicting_accesses() -> None:
     checked = 0
-    for seed in range(150):
+    for seed in range(75):
         try:
             plan = compile_plan(random_step_graph(seed))
         except StepweaveError:
             continue
         assert broken(plan) == [], f"seed {seed}"
         checked += 1
-    assert checked >= 60
+    assert checked >= 30
 
 
 def test_events_are_recorded_only_where_somebody_waits() -> None:

@@ -22,6 +22,7 @@ from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from stepweave.testing.devices.recorded_calls import Place, RecordedCalls
 from tests.executors.test_capture import STEPS, add, carry, counts, outs, pipeline
+from tests.memory import settle
 
 
 def captures(device: RecordedCalls) -> Captures:
@@ -176,7 +177,7 @@ def test_memory_does_not_grow_from_run_to_run(graphs: bool) -> None:
     """The collector does not know of a device's memory: what is left to it may as well be lost."""
     plan, memory = with_a_larger_datum_in_each_run(100_000), torch.zeros(())
     device = RecordedCalls(graphs=graphs)
-    gc.collect()
+    settle()
     gc.disable()
     try:
         found = []

@@ -36,6 +36,7 @@ from stepweave.testing.switched_graphs import random_switch
 from tests.executors.tensors import plain
 from tests.executors.test_capture import pipeline
 from tests.executors.test_switching import Plans, Switches, both, now_and_then, where
+from tests.memory import settle
 
 STEPS = 60
 LEG = 12  # steps from one switch to the next
@@ -126,6 +127,7 @@ def test_what_legs_worked_on_is_let_go_while_the_run_goes_on(
             gc.collect()
             alive.append([each() is not None for each in memories])
 
+    settle()
     monkeypatch.setattr(Memory, "of", staticmethod(of))
     alive: list[list[bool]] = []
     follow(made(), heard=begins)
@@ -133,6 +135,7 @@ def test_what_legs_worked_on_is_let_go_while_the_run_goes_on(
 
 
 def test_captures_are_of_all_plans_of_a_run_and_last_until_a_run_of_others() -> None:
+    settle()
     first, then = plans().values()
     assert Captures(first, then).fit([then, first])
     assert not Captures(first, then).fit([first])

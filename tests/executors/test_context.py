@@ -14,6 +14,7 @@ from stepweave.graph.node import Node, Op, OpContext, Read, Run, Storage, Value
 from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
+from tests.memory import settle
 
 EXECUTORS = pytest.mark.parametrize("executor", ["serial", "threads"])
 
@@ -257,7 +258,7 @@ def test_nothing_is_held_after_a_run(executor: str, storage: Storage) -> None:
         [host("make", make, writes=("x",)), host("look", reads=(Read("x", 5),))],
         [Value("x", storage=storage, slots=7 if storage == "slots" else None)],
     )
-    gc.collect()
+    settle()
     gc.disable()
     try:
         run(plan, executor=executor, steps=3)

@@ -29,6 +29,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.step_graph import StepGraph
 from tests.executors.test_capture import STEPS, add, carry, outs, pipeline
+from tests.memory import settle
 
 
 def counts(executor: OnThreads | OnOneThread) -> Counts:
@@ -296,6 +297,7 @@ def test_the_recording_that_was_not_used_for_longest_is_given_up(
 
 
 def test_recordings_do_not_keep_what_their_steps_made() -> None:
+    settle()
     made: list[weakref.ref[Tensor]] = []
 
     def large(ctx: OpContext) -> None:

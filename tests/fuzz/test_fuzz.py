@@ -18,14 +18,14 @@ from tests.fuzz.coverage import recorded
 
 CORPUS = Path(__file__).parent / "corpus"
 FUZZ = settings(
-    max_examples=150,
+    max_examples=60,
     derandomize=True,
     deadline=None,
     database=None,
     phases=(Phase.explicit, Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
 )
-GRAMMARS = settings(FUZZ, max_examples=60)
+GRAMMARS = settings(FUZZ, max_examples=25)
 
 WORDS = (
     *("*a", "&a", "<<: *a", "- ", ": ", "!!python/object:os.system", "? ", "{", "}", "[", "]"),

@@ -7,6 +7,7 @@ from functools import cache
 from stepweave.cli.planned import planned
 from stepweave.configs.load import shipped, shipped_file
 from stepweave.graph.plan import Plan
+from tests.shares import one_in
 
 GRAPHS = tuple(name for name in shipped() if shipped_file(name).parent.name == "graphs")
 EXTENDED = ("draft_passes", "grammar_in_turns", "prefill_decode", "seldom_statistics")
@@ -15,8 +16,9 @@ RATED = ("draft_passes", "seldom_statistics")  # whose runs have a multiple of s
 ONCE = tuple(name for name in shipped() if name not in RATED)
 SHIPPED = (
     *((name, None) for name in GRAPHS),
-    *((name, depth) for name in shipped() if name not in GRAPHS for depth in (1, 2, 3)),
+    *one_in(3, [name for name in shipped() if name not in GRAPHS], (1, 2, 3)),
 )
+"""Of each pipeline one depth by day."""
 
 
 @cache

@@ -166,7 +166,7 @@ def node_sets(draw: st.DrawFn) -> list[Asked]:
     return nodes
 
 
-@examples(250)
+@examples(120)
 @drawn(node_sets())
 def test_what_is_bound_is_the_greatest_set_in_which_each_access_has_its_other_side(
     nodes: list[Asked],

@@ -71,7 +71,7 @@ def test_the_mistake_gives_wrong_results_in_some_interleaving(
     assert wrong, "no schedule shows it"
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("incident", [each for each in INCIDENTS if each.safe], ids=named)
 def test_the_engine_is_safe(incident: Incident) -> None:
     assert incident.safe is not None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from stepweave.cli import bench_compare
 from stepweave.cli.main import app
+from tests.server.in_process import command_of
 from tests.server.in_thread import Running, running
 
 SMALL = ["--num-prompts", "3", "--input-len", "40", "--output-len", "6", "--json"]
@@ -55,7 +58,23 @@ def test_prompts_of_a_run_and_schemas_are_served(service: Running, tmp_path: Pat
     assert found["total_output_tokens"] < 40
 
 
-def test_an_endpoint_is_compared_with_a_server_that_is_started(service: Running) -> None:
+@asynccontextmanager
+async def in_this_process(
+    command: Sequence[str], name: str, env: Mapping[str, str]
+) -> AsyncIterator[str]:
+    """In place of the process that is started: the command is one that `in_process` starts."""
+    assert [*command] == command_of(name)
+    with running(pipeline=name) as found:
+        yield found.url
+
+
+@pytest.mark.parametrize("process", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_an_endpoint_is_compared_with_a_server_that_is_started(
+    service: Running, process: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By day it is in this process, where that takes a tenth of the time."""
+    if not process:
+        monkeypatch.setattr(bench_compare, "started", in_this_process)
     found = bench("compare", service.url, "quickstart", "--rounds", "1", *SMALL)
     [[a, b]] = found["rounds"]
     assert (a["completed"], b["completed"]) == (3, 3)

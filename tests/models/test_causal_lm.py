@@ -30,6 +30,7 @@ from stepweave.models.kernels.reference import How
 from stepweave.models.paged_cache import LayerShape
 from stepweave.testing.models import FAMILIES, save_tiny, tiny_model
 from tests.models.paged_rows import PagedRows, own_greedy
+from tests.shares import one_in
 
 COUNT = 24
 FAMILY = pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -78,7 +79,7 @@ def greedy(
     return said
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @FAMILY
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("invariant", [True, False], ids=["invariant", "fast"])
@@ -221,8 +222,9 @@ def test_attention_that_does_something_unknown_is_refused() -> None:
         CausalLM.wrap(model)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("invariant", [True, False], ids=["invariant", "fast"])
+@pytest.mark.parametrize(
+    ("dtype", "invariant"), one_in(2, [torch.bfloat16, torch.float16], [True, False])
+)
 def test_half_precision_is_served_and_tried_out_as_well(
     dtype: torch.dtype, invariant: bool
 ) -> None:

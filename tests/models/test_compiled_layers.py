@@ -313,16 +313,15 @@ def test_invariant_and_compiled_exclude_each_other_in_code_and_in_a_config() -> 
 
 
 def test_the_pipeline_gives_the_same_tokens_compiled() -> None:
-    prompts = [
-        "Extract name, age, job and city as JSON: Max Tanaka is a 61-year-old lawyer from Warsaw.",
-        "Is this review positive or negative? What a wonderful lamp!",
-    ]
+    prompt = (
+        "Extract name, age, job and city as JSON: Max Tanaka is a 61-year-old lawyer from Warsaw."
+    )
     found = []
     # In float64 two tokens are never so close that the order of sums decides between them.
     exact = {"model.dtype": "float64", "model.invariant": "false"}
     for how in ("off", "layer"):
         llm = LLM(pipeline="async_eagle3_grammar", overrides={**exact, "model.compile": how})
-        found.append([output.token_ids for output in llm.generate(prompts)])
+        found.append([output.token_ids for output in llm.generate(prompt)])
         assert llm.summary()["accepted"] > 10
         drafter = llm.engine.resource(HEAD)
         assert drafter is not None

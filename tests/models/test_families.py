@@ -47,7 +47,7 @@ def quiet_library() -> Iterator[None]:
 def test_a_sample_of_the_families_is_served_or_refused_as_the_page_says(
     maker: dict[str, Any],
 ) -> None:
-    chosen = {*random.Random(11).sample(families(), 8), *ALWAYS} & set(families())
+    chosen = {*random.Random(11).sample(families(), 3), *ALWAYS} & set(families())
     outcomes = maker["tried"](sorted(chosen))
     served = {one.family for one in outcomes if one.served}
     assert served >= {"jetmoe", "modernbert-decoder", "phi3"}

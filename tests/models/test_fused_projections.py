@@ -16,6 +16,7 @@ from stepweave.models.causal_lm import CausalLM
 from stepweave.models.errors import ModelError
 from stepweave.models.merging import Part, merge
 from stepweave.testing.models import FAMILIES, tiny_model
+from tests.memory import settle
 from tests.models.ragged import passes
 
 
@@ -59,6 +60,7 @@ def test_merged_every_family_says_the_same_in_as_much_memory(family: str) -> Non
 
 
 def test_what_is_merged_is_fewer_products_and_the_old_weights_are_gone() -> None:
+    settle()
     model: Any = tiny_model("llama", 1, attention_bias=True)
     ids = torch.arange(9)[None]
 

@@ -189,7 +189,7 @@ def test_blocks_that_multiply_by_their_own_parameters_are_covered() -> None:
     assert "forward" not in experts.__dict__
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("dtype", EXACT, ids=["float32", "float64"])
 def test_logits_have_the_same_bits_in_every_schedule(family: str, dtype: torch.dtype) -> None:

@@ -52,7 +52,7 @@ def test_a_model_on_the_triton_kernels_says_what_it_says_on_its_own(
 
 
 def test_a_compiled_model_is_one_graph_and_says_the_same() -> None:
-    model = tiny_model(num_hidden_layers=2)
+    model = tiny_model(num_hidden_layers=1)
     wanted = own_greedy(model, PROMPT, 4)
     wrapped = CausalLM.wrap(model, invariant=False)
     torch._dynamo.reset()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.models.interpreter import Interpreter
 from tests.models.paged_oracle import Batch, randomized
+from tests.shares import one_in
 
 KERNEL = "stepweave.models.kernels.split_kv:attend"
 WITHIN = "tests.models.paged_oracle:attend_within"
@@ -107,7 +108,9 @@ def test_a_token_of_a_window_does_not_see_the_drafts_after_it(interpreted: Inter
     assert not torch.equal(before[3], after[3])
 
 
-@pytest.mark.parametrize(("splits", "window"), [(1, None), (4, None), (3, 40)])
+@pytest.mark.parametrize(
+    ("splits", "window"), [pytest.param(1, None, marks=pytest.mark.nightly), (4, None), (3, 40)]
+)
 def test_bits_depend_on_neither_company_nor_drafts_nor_table_width(
     interpreted: Interpreter, splits: int, window: int | None
 ) -> None:
@@ -173,8 +176,7 @@ def test_arguments_that_do_not_fit_are_refused(interpreted: Interpreter) -> None
         attend(interpreted, batch, PLAIN)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("seed", "dtype"), one_in(2, range(4), [torch.float32, torch.float16]))
 def test_keys_and_values_in_8_bits_are_read_with_their_scales(
     interpreted: Interpreter, seed: int, dtype: torch.dtype
 ) -> None:

@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepweave.models.causal_lm import CausalLM
 from stepweave.models.memory import let_go
+from tests.memory import settle
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 BESIDE = 96 << 20
@@ -26,7 +27,7 @@ def kib(name: str) -> int:
 @pytest.fixture
 def before() -> int:
     """Bytes in memory now, from which on the peak is counted."""
-    gc.collect()
+    settle()
     try:
         RESET.write_text("5")
     except OSError as error:

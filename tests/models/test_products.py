@@ -113,6 +113,7 @@ def test_a_row_has_the_same_bits_among_any_others(dtype: torch.dtype, threads: i
 
 
 @pytest.mark.usefixtures("every_matrix")
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_logits_have_the_same_bits_in_every_schedule(family: str) -> None:
     lm = CausalLM.wrap(tiny_model(family, 2))

@@ -16,6 +16,7 @@ from stepweave.models.paged_cache import LayerShape, PagedCache
 from stepweave.models.tree_rows import TreeRows
 from stepweave.nodes.tree import Tree
 from tests.models.interpreter import Interpreter
+from tests.shares import one_in
 
 TREE = Tree.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (1, 0, 0), (2, 0)])
 W = len(TREE.parents) + 1
@@ -179,8 +180,7 @@ def test_prompts_beside_trees_are_attended_to_as_ever() -> None:
         torch.testing.assert_close(out[0, -1, 0].double(), last, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("splits", "window"), one_in(2, [1, 3], [None, 5]))
 def test_the_kernel_sees_what_each_path_sees(
     interpreted: Interpreter, splits: int, window: int | None
 ) -> None:

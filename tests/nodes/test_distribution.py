@@ -290,7 +290,7 @@ def rules_of(name: str) -> list[str]:
     return ["rejection"] if CASES[name].tree else [*RULES]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [SOME, pytest.param(MANY, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("name", "rule"), [(name, rule) for name in CASES for rule in rules_of(name)]
@@ -413,7 +413,7 @@ WRONG: dict[str, tuple[Wrong, ...]] = {
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "rule", "wrong"),
     [(name, rule, each) for name in WRONG for rule in rules_of(name) for each in WRONG[name]],

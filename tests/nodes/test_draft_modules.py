@@ -215,7 +215,7 @@ def loaded(family: str, count: int, folder: Path) -> tuple[EagleHead, Plain, Pre
     return head, Plain(larger, weights, count), larger
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("family", LAYOUTS)
@@ -264,7 +264,7 @@ def test_the_plain_reading_is_that_of_transformers_own_modules(family: str, tmp_
         assert plain.drafts(text, hidden)[:3] == own[0].tolist()
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tree", [name for name in TREES if TREES[name]])
 @pytest.mark.parametrize("modules", [2, 3, 4])
 def test_nodes_of_trees_are_the_likeliest_after_their_way(

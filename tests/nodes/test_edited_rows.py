@@ -182,6 +182,7 @@ def each_as_alone(
 CASES = [*range(32), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(32, 300))]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("seed", CASES)
 def test_a_row_among_others_gets_the_scores_and_tokens_that_it_gets_alone(seed: int) -> None:
     """Whatever the others ask for, with masks or not, in trees or not, rounded up or not."""

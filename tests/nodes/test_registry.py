@@ -107,7 +107,7 @@ def package(code: str, folder: Path, name: str, called: str = "mine") -> Iterato
         yield path
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(len(BROKEN)))
 def test_a_kind_of_another_package_that_is_broken_is_named(number: int, tmp_path: Path) -> None:
     code, told = list(BROKEN.items())[number]

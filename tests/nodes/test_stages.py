@@ -74,7 +74,10 @@ def test_what_a_step_hands_to_the_next_is_read_as_many_steps_later_as_there_are_
     assert nodes["sample"].reads == nodes["draft"].reads == {}, "a stage goes on from its own"
 
 
-@pytest.mark.parametrize(("name", "stages"), [("async_eagle3_grammar", 2), ("async", 3)])
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [("async_eagle3_grammar", 2), pytest.param("async", 3, marks=pytest.mark.nightly)],
+)
 def test_a_message_has_an_end_of_its_own_on_each_rank(name: str, stages: int) -> None:
     """What the ends touch is what their ops touch where they run, and so what is proved."""
     whole = compiled(divided(stages, stages + 1, name)).graph
@@ -111,7 +114,9 @@ def test_other_stages_move_what_is_kept_of_a_tree_when_they_have_heard_of_it() -
     assert late(nodes, None) == ()
 
 
-@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize(
+    "groups", [2, *(pytest.param(groups, marks=pytest.mark.nightly) for groups in (1, 3))]
+)
 def test_steps_on_their_way_do_not_wait_for_a_path_and_blocks_of_its_rows_do(groups: int) -> None:
     """What moves the path of step s has step s + K after it, and none of those between."""
     found = compiled(divided(2, groups, "async_tree", **{"nodes.draft.tree": None}, costs=COSTS))

@@ -23,7 +23,7 @@ from stepweave.serving.prompts import Prompt
 from tests.replicas.fleets import Local, after
 
 PLAIN = {"graphs": False}
-PROMPTS = [f"Write a short story about fox {index}." for index in range(12)]
+PROMPTS = [f"Write a short story about fox {index}." for index in range(8)]
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +42,10 @@ def batch(llm: AsyncLLM, cut: int, replicas: int = 2) -> tuple[Batch, list[Local
 
 
 def test_outputs_are_those_of_one_engine_in_the_order_of_the_prompts(llm: AsyncLLM) -> None:
-    asked = [SamplingParams(max_tokens=10, temperature=0.8, seed=n, n=1 + n % 2) for n in range(12)]
+    asked = [SamplingParams(max_tokens=10, temperature=0.8, seed=n, n=1 + n % 2) for n in range(8)]
     with LLM(overrides=PLAIN) as one:
         expected = one.generate(PROMPTS, asked)
-    work, replicas = batch(llm, 25)
+    work, replicas = batch(llm, 20)
     found = work.generate(PROMPTS, asked)
     assert replicas[0].lost
     for output, other in zip(found, expected, strict=True):
@@ -72,7 +72,7 @@ def test_where_queues_are_full_prompts_wait(monkeypatch: pytest.MonkeyPatch) -> 
         found = work.generate(PROMPTS, SamplingParams(max_tokens=3, temperature=0.8, n=3))
     finally:
         asyncio.run(short.close())
-    assert [each.error for each in found] == [None] * 12
+    assert [each.error for each in found] == [None] * len(PROMPTS)
     assert {len(each.choices) for each in found} == {3}
 
 
@@ -93,7 +93,7 @@ def test_the_completions_of_prompts_count_and_not_the_prompts(
 
     monkeypatch.setattr(work, "_one", counted)
     found = work.generate(PROMPTS, SamplingParams(max_tokens=3, temperature=0.8, n=2))
-    assert [each.error for each in found] == [None] * 12
+    assert [each.error for each in found] == [None] * len(PROMPTS)
     assert most == 4
     [more] = work.generate("a", SamplingParams(max_tokens=2, n=5, temperature=1.0))
     assert len(more.choices) == 5, "what needs more than all places is served alone"

@@ -66,7 +66,12 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def llm(runner: asyncio.Runner) -> Iterator[AsyncLLM]:
-    made = AsyncLLM(overrides={"nodes.bitmask.reasoning_end": "upon", "graphs": False})
+    changes = {
+        "nodes.bitmask.reasoning_end": "upon",
+        "nodes.bitmask.compile_limit_s": None,  # no process that tries them: it takes seconds
+        "graphs": False,
+    }
+    made = AsyncLLM(overrides=changes)
     yield made
     runner.run(made.close())
 

@@ -20,6 +20,7 @@ from stepweave.structured.bitmask import apply_bitmask
 from tests.models.interpreter import Interpreter
 from tests.sampling import kernel_cases
 from tests.sampling.kernel_cases import EXTREMES, generator, logits, masks
+from tests.shares import one_in
 
 KERNELS = "stepweave.sampling.kernels"
 SHAPES = [(1, 7), (6, 1000), (5, 1024), (6, 2500)]
@@ -76,8 +77,7 @@ def test_a_mask_that_does_not_fit_is_refused(interpreted: Interpreter, what: str
             interpreted(f"{KERNELS}.{function}", torch.zeros(2, 70), bits, torch.tensor([1, 0]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize(("width", "dtype"), one_in(2, [1, 3], [torch.float32, torch.bfloat16]))
 def test_each_line_looks_its_mask_up_and_lines_without_one_are_open(
     interpreted: Interpreter, width: int, dtype: torch.dtype
 ) -> None:
@@ -117,10 +117,9 @@ def test_each_line_looks_its_mask_up_and_lines_without_one_are_open(
         assert torch.equal(one, other)
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("masked", "width", "dtype"), one_in(3, [False, True], [1, 3], [torch.float32, torch.bfloat16])
+)
 def test_each_line_looks_up_what_stands_in_for_it(
     interpreted: Interpreter, masked: bool, width: int, dtype: torch.dtype
 ) -> None:
@@ -233,6 +232,7 @@ def test_a_closed_line_is_drawn_like_the_reference(interpreted: Interpreter) -> 
     assert found.tolist() == [0, 1029] == draw(closed, some, some, greedy, 0).tolist()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", range(6))
 def test_a_draw_straight_from_logits_is_that_of_filtered_ones(
     interpreted: Interpreter, case: int
@@ -278,7 +278,7 @@ def test_a_draw_straight_from_logits_is_that_of_filtered_ones(
 
 
 def test_improbable_tokens_win_as_often_as_in_the_reference(interpreted: Interpreter) -> None:
-    lines, vocab = 24, 2100
+    lines, vocab = 12, 2100
     x = torch.zeros(lines, vocab)
     x[:, 5] = 7.5
     seeds, positions = torch.arange(lines), torch.arange(lines)
@@ -322,8 +322,7 @@ def test_scaled_logits_are_those_of_the_reference(interpreted: Interpreter, mask
     assert same(found, expected)
 
 
-@pytest.mark.parametrize("any_random", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "any_random"), one_in(2, range(3), [True, False]))
 def test_windows_are_verified_as_the_reference_does(
     interpreted: Interpreter, seed: int, any_random: bool
 ) -> None:
@@ -337,7 +336,7 @@ def test_windows_are_verified_as_the_reference_does(
     assert len(set(counts.tolist())) > 1  # some drafts are kept, some are not
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("rule", "greedy", "masked", "edit"),
     [
@@ -402,8 +401,7 @@ def test_a_row_is_sampled_the_same_beside_rows_with_top_k(
         assert all(map(torch.equal, found[0], other))
 
 
-@pytest.mark.parametrize("vocab", [7, 1100, 5000])
-@pytest.mark.parametrize("which", ["top-k", "top-p", "both"])
+@pytest.mark.parametrize(("which", "vocab"), one_in(3, ["top-k", "top-p", "both"], [7, 1100, 5000]))
 def test_top_k_and_top_p_keep_what_the_reference_keeps(
     interpreted: Interpreter, which: str, vocab: int
 ) -> None:

@@ -170,7 +170,7 @@ REFUSED = {
 REFUSAL = re.compile(r"ValueError: .* not torch\.int(16|64)")
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("wrapper", WRAPPERS, ids=str)
 def test_the_result_is_the_same_however_the_arguments_lie(
@@ -195,7 +195,7 @@ def test_the_result_is_the_same_however_each_argument_lies(
             compare(interpreted, wrapper, {**wrapper.tensors(), name: LAYOUTS[layout](tensor)})
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("wrapper", WRAPPERS, ids=str)
 def test_layouts_and_types_may_be_mixed(interpreted: Interpreter, wrapper: Wrapper) -> None:
     mixed_as_plain(interpreted, wrapper, 2)

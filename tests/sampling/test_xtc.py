@@ -62,7 +62,7 @@ def test_a_line_comes_out_the_same_in_any_company_and_in_any_block() -> None:
     assert torch.equal(whole[2], scaled[2]), "off"
 
 
-@pytest.mark.parametrize("rows", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("rows", [8_000, pytest.param(100_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("probability", [0.0, 0.35, 1.0])
 def test_draws_follow_the_mixture_of_both_distributions(rows: int, probability: float) -> None:
     vocab, threshold = 9, 0.12

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from stepweave.loadgen import started
+
 
 @dataclass
 class Process:
@@ -32,10 +34,9 @@ class Process:
 def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Process]:
     """In the block `stepweave serve` with these arguments takes requests; port 0 is any."""
     log = folder / "log.jsonl"
-    command = [sys.executable, "-m", "stepweave", "serve", *arguments, "--port", "0"]
     with log.open("w") as errors:
         child = subprocess.Popen(
-            command,
+            command_of(*arguments),
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -52,7 +53,13 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Proce
         child.stdout.close()
 
 
+def command_of(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "stepweave", "serve", *arguments, "--port", "0"]
+
+
 def _address(output: IO[str], log: Path) -> str:
     line = output.readline()
     assert line.startswith("serving "), f"it did not start: {line}{log.read_text()}"
-    return line.split()[-1]
+    found = started._READY.search(line.encode())
+    assert found, f"who starts a server does not know by this that it is ready: {line}"
+    return found[1].decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,16 +60,20 @@ def running(
     routers: Sequence[Router] = (),
     observers: Sequence[Observer] = (),
     prepare: Callable[[AsyncLLM], object] = lambda _: None,
+    send_bytes: int | None = None,
 ) -> Iterator[Running]:
     """In the block a service answers; its engine is closed at the end.
 
-    `prepare` may change the engine before it runs.
+    `prepare` may change the engine before it runs. `send_bytes`: of what it has sent and a client
+    has not read, the machine keeps about so much; None: some megabytes.
     """
     settings = settings or Settings(models=("embedded",))
     llm = AsyncLLM(model, pipeline=pipeline, overrides=overrides)
     prepare(llm)
     app = create_app(llm, settings, routers=routers, observers=observers)
     bound = listening("127.0.0.1", 0)
+    if send_bytes is not None:  # each connection has it from here
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
     bound.listen()  # so that whoever connects early waits
     server = uvicorn.Server(configured(app, settings.limits))
     started: list[asyncio.AbstractEventLoop] = []

@@ -27,7 +27,7 @@ from stepweave.graph.node import OpContext, Run
 from stepweave.serving.async_llm import AsyncLLM
 from stepweave.structured.auto_backend import AutoBackend
 from stepweave.testing.faults import InjectedFault, with_faults
-from tests.memory import resident
+from tests.memory import resident, settle
 from tests.server.in_thread import Running
 from tests.server.leftovers import Held, nothing_left_in, until
 
@@ -82,6 +82,7 @@ class Soak:
 
     def run(self, rounds: int) -> None:
         """Raises `AssertionError` where a promise is broken."""
+        settle()  # what other tests have left would be gone through in every round
         self._alone = [_texts(each) for each in asyncio.run(self._ask(ASKED))]
         draw = random.Random(self.seed)
         for _ in range(rounds):

@@ -18,6 +18,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.server.collector import Collected, collecting
 from tests.server.in_process import Process, serving
 from tests.server.leftovers import until
 
@@ -45,11 +46,16 @@ MAX = Person(name="Max Tanaka", age=61, job="lawyer", city="Warsaw")
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def collected() -> Iterator[Collected]:
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, collected: Collected) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("service")
-    with serving(
-        folder, "quickstart", "--set", "scheduler.max_queue=64", STEPWEAVE_API_KEY="one two"
-    ) as found:
+    more = ("--set", "scheduler.max_queue=64", "--otlp-traces-endpoint", collected.endpoint)
+    with serving(folder, "quickstart", *more, STEPWEAVE_API_KEY="one two") as found:
         yield found
 
 
@@ -147,33 +153,6 @@ def test_a_pydantic_model_is_parsed(client: openai.OpenAI) -> None:
     assert {"content.delta", "content.done", "chunk"} <= kinds
 
 
-def test_tools_of_pydantic_models(client: openai.OpenAI) -> None:
-    tool = openai.pydantic_function_tool(Person, name="person")
-    whole = client.beta.chat.completions.parse(
-        model="embedded",
-        messages=ASKED,
-        tools=[tool],
-        tool_choice="required",
-        temperature=0,
-        parallel_tool_calls=False,
-    )
-    assert whole.choices[0].finish_reason == "tool_calls"
-    [call] = whole.choices[0].message.tool_calls or []
-    assert call.function.parsed_arguments == MAX
-    with client.beta.chat.completions.stream(
-        model="embedded",
-        messages=ASKED,
-        tools=[tool],
-        tool_choice={"type": "function", "function": {"name": "person"}},
-        temperature=0,
-    ) as stream:
-        deltas = [each for each in stream if each.type == "tool_calls.function.arguments.delta"]
-        final = stream.get_final_completion()
-    assert len(deltas) > 3
-    [call] = final.choices[0].message.tool_calls or []
-    assert call.function.parsed_arguments == MAX
-
-
 def test_logprobs(client: openai.OpenAI) -> None:
     found = client.chat.completions.create(
         model="embedded",
@@ -263,13 +242,42 @@ def test_a_stream_that_is_closed_is_cancelled(service: Process, client: openai.O
     assert line["completion_tokens"] < 900
 
 
+def test_tools_of_pydantic_models(client: openai.OpenAI) -> None:
+    """Behind the others: what compiles their grammar has started meanwhile."""
+    tool = openai.pydantic_function_tool(Person, name="person")
+    whole = client.beta.chat.completions.parse(
+        model="embedded",
+        messages=ASKED,
+        tools=[tool],
+        tool_choice="required",
+        temperature=0,
+        parallel_tool_calls=False,
+    )
+    assert whole.choices[0].finish_reason == "tool_calls"
+    [call] = whole.choices[0].message.tool_calls or []
+    assert call.function.parsed_arguments == MAX
+    with client.beta.chat.completions.stream(
+        model="embedded",
+        messages=ASKED,
+        tools=[tool],
+        tool_choice={"type": "function", "function": {"name": "person"}},
+        temperature=0,
+    ) as stream:
+        deltas = [each for each in stream if each.type == "tool_calls.function.arguments.delta"]
+        final = stream.get_final_completion()
+    assert len(deltas) > 3
+    [call] = final.choices[0].message.tool_calls or []
+    assert call.function.parsed_arguments == MAX
+
+
 @contextmanager
 def read_late(service: Process) -> Iterator[socket.socket]:
     """A stream of megabytes, more than the buffers of both ends hold, of which nothing is read."""
-    asked = {"prompt": "a", "n": 16, "max_tokens": 200, "logprobs": 32, "stream": True}
+    told = {"logprobs": True, "top_logprobs": 32, "stream": True}  # some kilobytes of each token
+    asked = {"messages": MESSAGES, "n": 16, "max_tokens": 80, "temperature": 0, **told}
     data = json.dumps({**asked, "ignore_eos": True}).encode()
     head = (
-        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer two\r\n"
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer two\r\n"
         "content-type: application/json\r\n"
     )
     with socket.socket() as wire:
@@ -281,10 +289,10 @@ def read_late(service: Process) -> Iterator[socket.socket]:
 
 
 def test_term_ends_it_when_what_runs_has_ended(service: Process, client: openai.OpenAI) -> None:
-    """The last test of this file: the service is gone after it."""
+    """The last test of this file but one: the service is gone after it."""
     with read_late(service) as late:
         ends_when_what_runs_has_ended(service, client)
-        sleep(1.5)  # longer than it waits where the drain limit is over
+        sleep(1.3)  # longer than it waits where the drain limit is over
         tail = b""
         while told := late.recv(1 << 20):
             tail = (tail + told)[-100:]
@@ -311,7 +319,7 @@ def ends_when_what_runs_has_ended(service: Process, client: openai.OpenAI) -> No
         assert probe.get("/ready").status_code == 200
         service.signal(signal.SIGTERM)
         while probe.get("/ready").status_code == 200:
-            pass
+            sleep(0.005)
         with pytest.raises(openai.InternalServerError) as refused:
             client.completions.create(model="embedded", prompt="a")
         assert refused.value.status_code == 503
@@ -324,3 +332,30 @@ def ends_when_what_runs_has_ended(service: Process, client: openai.OpenAI) -> No
                 probe.get("/ready")
             except httpx.TransportError:  # all has been generated
                 return
+            sleep(0.005)
+
+
+def test_a_collector_has_the_spans_of_all_calls_when_the_service_has_ended(
+    service: Process, client: openai.OpenAI, collected: Collected
+) -> None:
+    """Without the test before this one it is this one that ends the service."""
+    if service.child.poll() is None:
+        named = {"X-Request-Id": "last"}
+        client.chat.completions.create(
+            model="embedded", messages=MESSAGES, max_tokens=2, extra_headers=named
+        )
+        service.signal(signal.SIGTERM)
+    assert service.ended() == 0
+    lines = [json.loads(line) for line in service.log.read_text().splitlines()]
+    served = [each["request_id"] for each in lines if "finish_reasons" in each]
+    calls = [each for each in collected.spans if not each.parent_span_id]
+    told = [
+        each.value.string_value
+        for call in calls
+        for each in call.attributes
+        if each.key == "gen_ai.response.id"
+    ]
+    assert sorted(told) == sorted(served) != []
+    chat = [each for each in calls if each.name == "chat embedded"][-1]
+    below = {each.name for each in collected.spans if each.parent_span_id == chat.span_id}
+    assert below == {"queue", "prefill", "decode"}

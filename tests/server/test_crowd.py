@@ -52,9 +52,8 @@ ENDS = Ends()
 @pytest.fixture(scope="module")
 def service() -> Iterator[Running]:
     settings = Settings(models=("embedded",))
-    with running(settings, {"scheduler.max_rows": 4}, observers=[ENDS]) as found:
-        with found.client() as client:  # from now on the compiling process is there
-            client.post(TEXT, json={**STORY, "structured_outputs": {"regex": "a"}})
+    changes = {"scheduler.max_rows": 4, "nodes.bitmask.compile_limit_s": None}
+    with running(settings, changes, observers=[ENDS]) as found:
         yield found
 
 

@@ -52,7 +52,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(PATHS)), st.data())
 def test_a_body_changed_at_random_is_served_or_refused_by_name(
     service: Running, path: str, data: st.DataObject
@@ -76,7 +76,7 @@ def test_a_body_changed_at_random_is_served_or_refused_by_name(
     assert service.llm.service.alive
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(PATHS)), st.binary(max_size=60))
 def test_bytes_that_are_no_body_are_refused(service: Running, path: str, body: bytes) -> None:
     with service.client() as client:

@@ -178,7 +178,7 @@ def test_a_client_that_reads_nothing_is_let_go() -> None:
     head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
     settings = Settings(models=("embedded",), limits=Limits(write_s=0.3))
     with (
-        running(settings, observers=(WATCHER,), pipeline="async") as service,
+        running(settings, observers=(WATCHER,), pipeline="async", send_bytes=1 << 16) as service,
         socket.socket() as wire,
     ):
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -194,10 +194,13 @@ def test_a_client_that_reads_nothing_is_let_go() -> None:
 def test_a_client_that_reads_slowly_is_served() -> None:
     """For several times as long as one that reads nothing has."""
     options = {"stream": True, "logprobs": 32, "return_token_ids": True, "n": 4}
-    data = json.dumps({**LONG, "max_tokens": 300, **options}).encode()
+    data = json.dumps({**LONG, "max_tokens": 120, **options}).encode()
     head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
-    settings = Settings(models=("embedded",), limits=Limits(write_s=1.0))
-    with running(settings, pipeline="async") as service, socket.socket() as wire:
+    settings = Settings(models=("embedded",), limits=Limits(write_s=0.5))
+    with (
+        running(settings, pipeline="async", send_bytes=1 << 16) as service,
+        socket.socket() as wire,
+    ):
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         wire.settimeout(60)
         wire.connect(("127.0.0.1", service.port))
@@ -207,7 +210,7 @@ def test_a_client_that_reads_slowly_is_served() -> None:
             told = wire.recv(1 << 16)
             assert told, "the connection has ended"
             tail = (tail + told)[-100:]
-            if monotonic() - began < 3:
+            if monotonic() - began < 1.5:
                 sleep(0.05)
 
 
@@ -254,7 +257,7 @@ def test_headers_that_wait_for_an_answer_to_end_do_not_end_it() -> None:
     settings = Settings(models=("embedded",), limits=Limits(header_s=0.1, idle_s=60))
     with (
         running(settings, observers=(WATCHER,)) as service,
-        sent(service, {**LONG, "max_tokens": 300, "stream": True}) as wire,
+        sent(service, {**LONG, "max_tokens": 120, "draft_tokens": 0, "stream": True}) as wire,
     ):
         wire.sendall(HEALTH + HEALTH[:-2])
         told = rest(wire)

@@ -41,7 +41,9 @@ def watcher() -> Watcher:
 @pytest.fixture(scope="module")
 def service(watcher: Watcher) -> Iterator[Running]:
     settings = Settings(models=("embedded", "other"), api_keys=("secret",))
-    with running(settings, observers=[watcher]) as found:
+    # No process that tries grammars: it takes seconds to start.
+    changes = {"nodes.bitmask.compile_limit_s": None}
+    with running(settings, changes, observers=[watcher]) as found:
         yield found
 
 

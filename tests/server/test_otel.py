@@ -1,25 +1,23 @@
-"""Spans of calls: what they say, whose children they are, and that a collector gets them."""
+"""Spans of calls: what they say, and whose children they are.
+
+That a collector gets them is in test_clients.py, where a service is a process: the exporter's
+library `requests` is a folder here.
+"""
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from stepweave.server import conversations
 from stepweave.server.otel import Spans
-from tests.server.in_process import serving
 from tests.server.in_thread import Running, running
 
 CHAT = "/v1/chat/completions"
@@ -164,41 +162,3 @@ def test_what_was_refused_has_no_span_and_nothing_is_kept_of_it(collected: Colle
 def test_a_header_that_is_no_trace_is_not_a_parent(collected: Collected) -> None:
     *_, call = collected.of({"traceparent": "00-" + "f" * 900}, max_tokens=2)
     assert call.parent is None
-
-
-def test_a_collector_has_them_when_the_service_has_ended(tmp_path: Path) -> None:
-    """As a process of its own: the exporter's library `requests` is a folder here."""
-    taken: list[ExportTraceServiceRequest] = []
-
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            taken.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Collector) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        collector = f"http://127.0.0.1:{server.server_port}/v1/traces"
-        try:
-            with serving(tmp_path, "async", "--otlp-traces-endpoint", collector) as service:
-                body = {"messages": HELLO, "max_tokens": 2}
-                with httpx.Client(base_url=service.url, timeout=120, trust_env=False) as client:
-                    assert client.post(CHAT, json=body).status_code == 200
-                service.signal(signal.SIGTERM)
-                assert service.ended() == 0
-        finally:
-            server.shutdown()
-            thread.join()
-    found = [
-        span.name
-        for request in taken
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
-    assert sorted(found) == ["chat embedded", "decode", "prefill", "queue"]

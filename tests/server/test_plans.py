@@ -16,7 +16,7 @@ from stepweave.serving.async_llm import AsyncLLM
 from stepweave.serving.plans import USUAL, Load
 from tests.server.in_thread import Running, running
 
-STORY = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "temperature": 0}
+STORY = {"prompt": "Once upon a time", "max_tokens": 80, "ignore_eos": True, "temperature": 0}
 
 
 def deeper(course: Course, step: int, load: Load) -> Goal:
@@ -30,7 +30,7 @@ def prepare(llm: AsyncLLM) -> None:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Running]:
-    plans = {"plans": {"deep": {"depth": 3}}}
+    plans = {"plans": {"deep": {"depth": 3}}, "nodes.bitmask.compile_limit_s": None}
     with running(Settings(models=("embedded",)), plans, prepare=prepare) as found:
         with found.client() as client:
             for _ in range(2):

@@ -24,7 +24,12 @@ LIMITS = Limits(body_bytes=4096, header_bytes=4096, headers=30, completions=8)
 @pytest.fixture(scope="module")
 def service() -> Iterator[Running]:
     settings = Settings(models=("embedded", "other"), api_keys=("key one", "key-2"), limits=LIMITS)
-    with running(settings, {"scheduler.max_queue": 3, "scheduler.max_rows": 2}) as found:
+    changes = {
+        "scheduler.max_queue": 3,
+        "scheduler.max_rows": 2,
+        "nodes.bitmask.compile_limit_s": None,  # no process that tries them: it takes seconds
+    }
+    with running(settings, changes) as found:
         yield found
 
 
@@ -320,7 +325,7 @@ def test_a_request_id_is_echoed_if_it_is_a_name(service: Running, given: str, ec
 
 def test_a_full_queue_is_429_and_says_when_to_come_again(service: Running) -> None:
     """Two rows and a queue of three: of twelve that come at once, some find it full."""
-    slow = {"prompt": "a", "max_tokens": 200, "ignore_eos": True, "temperature": 0}
+    slow = {"prompt": "a", "max_tokens": 90, "ignore_eos": True, "temperature": 0}
 
     async def ask(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post("/v1/completions", json=slow)

@@ -109,7 +109,7 @@ def served(config: TinyConfig, adapted: Adapted, sampling: str) -> list[Request]
     return requests
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("room", ROOM)
 @pytest.mark.parametrize("method", METHODS)

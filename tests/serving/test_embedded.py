@@ -14,7 +14,7 @@ from tests.graph.shipped_plans import GRAPHS
 from training.corpus import EXTRACTION, examples
 from training.evaluate import schema_of
 
-COUNT = 30
+COUNT = 20
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_fields_of_sentences_it_has_not_seen_are_copied_into_json(
         assert isinstance(asked, dict)
         jsonschema.validate(json.loads(output.text), asked["json"])
     right = sum(output.text == output.id for output in outputs)
-    # On 200 prompts nine in ten are right; thirty leave room for chance.
+    # On 200 prompts nine in ten are right; twenty leave room for chance.
     assert right >= 0.8 * COUNT
     summary = llm.summary()
     assert summary["accepted"] >= 0.6 * summary["drafted"]
@@ -68,10 +68,11 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def expected() -> list[tuple[int, ...]]:
-    return [output.token_ids for output in LLM(pipeline="synchronous").generate(PROMPTS)]
+    plain = LLM(pipeline="synchronous", overrides={"graphs": False})
+    return [output.token_ids for output in plain.generate(PROMPTS)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pipeline", [name for name in shipped() if name not in GRAPHS])
 def test_every_shipped_pipeline_gives_the_same_text_in_float32(
     pipeline: str, expected: list[tuple[int, ...]]

@@ -143,7 +143,9 @@ def test_a_traced_call_has_its_own_steps_and_the_recorder_goes_on_afterwards(llm
 
 def test_ends_are_counted_by_how_whether_a_request_had_begun_or_not() -> None:
     async def ends() -> dict[FinishReason, int]:
-        async with AsyncLLM(pipeline="async_grammar") as llm:
+        # No process of each library that tries the grammar: those take seconds to start.
+        here = {"nodes.bitmask.compile_limit_s": "null"}
+        async with AsyncLLM(pipeline="async_grammar", overrides=here) as llm:
             stream = await llm.submit(STORY, {"max_tokens": 4, "n": 2})
             async for _ in stream:
                 pass

@@ -54,7 +54,7 @@ def alone(drafter: str) -> Found:
     return served(DRAFTERS[drafter], forks=False)[0]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("run", "drafter", "copies", "prefix_cache"),
     one_in(5, DEPTHS, DRAFTERS, (True, False), (False, True)),
@@ -101,6 +101,7 @@ def test_n_completions_of_the_front_door_share_their_prompt() -> None:
     assert told["copied_blocks"] == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("blocks", "depth"), [(8, 1), (9, 1), (10, 2)])
 def test_a_block_that_is_being_filled_from_the_host_is_not_copied(blocks: int, depth: int) -> None:
     """One completion comes back from the host in the step in which the other begins."""

@@ -55,7 +55,7 @@ def by_generate(prompt: list[int], options: dict[str, Any]) -> list[int]:
     return [int(token) for token in out[0, len(prompt) :]]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("method", [None, "draft_model", "eagle3", "ngram"])
 def test_options_mean_what_they_mean_in_generate(option: str, method: Method | None) -> None:

@@ -156,7 +156,7 @@ def counts(requests: Sequence[Request]) -> list[tuple[int, int]]:
     return [(each.drafted, each.accepted) for each in requests]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("method", ["mtp", "eagle", "eagle3", "eagle3 tree", "mtp grown"])

@@ -195,6 +195,7 @@ def test_forced_tokens_are_the_trunk_of_a_tree_that_has_them_and_else_all_of_it(
     assert alone.tokens[2].tolist() == [6, 7, 8, -1, -1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", ["rejection", "coupled"])
 def test_a_drafting_model_reads_what_was_forced_in_place_of_its_drafts(rule: str) -> None:
     """After giving way it reads the text anew: its drafts are those that it would have had."""
@@ -203,26 +204,28 @@ def test_a_drafting_model_reads_what_was_forced_in_place_of_its_drafts(rule: str
         SamplingParams(
             max_tokens=48, temperature=1.3, seed=seed, structured_outputs={"regex": texts}
         )
-        for seed in range(4)
+        for seed in range(3)
     ]
 
     def served(blocks: int) -> tuple[list[Any], int]:
-        draft = {"kind": "draft_model", "after": "sample", "stream": "compute", "tokens": 6}
+        draft = {"kind": "draft_model", "after": "sample", "stream": "compute", "tokens": 4}
         keys = {
             "extends": "async_jump_forward",
-            "nodes": {"draft": draft},
+            # No process that tries the grammar: it takes longer to start than to serve.
+            "nodes": {"draft": draft, "bitmask": {"compile_limit_s": None}},
             "policies": {"acceptance": rule},
-            "scheduler": {"num_blocks": blocks, "max_rows": 4, "prefix_cache": False},
+            "scheduler": {"num_blocks": blocks, "max_rows": 3, "prefix_cache": False},
+            "graphs": False,
         }
         with LLM(pipeline=keys) as llm:
-            found = llm.generate(["Write a short story about a fox named Ida."] * 4, asked)
+            found = llm.generate(["Write a short story about a fox named Ida."] * 3, asked)
             preempted = llm.summary()["preemptions"]
         return [
             (each.token_ids, each.drafted, each.accepted, each.error) for each in found
         ], preempted
 
     expected, none = served(400)
-    found, some = served(13)
+    found, some = served(10)
     assert (none, some > 0) == (0, True)
     assert found == expected
     assert sum(accepted for _, _, accepted, _ in found) > 20

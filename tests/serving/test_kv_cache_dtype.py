@@ -88,7 +88,7 @@ def served(config: TinyConfig) -> tuple[list[Request], RequestTable]:
     return requests, table
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("drafter", "situation", "kept"), one_in(6, DRAFTERS, SITUATIONS, NARROW))
 def test_tokens_are_those_of_the_plain_loop_and_counts_equal_at_every_depth(
     drafter: str, situation: str, kept: CacheDType

@@ -28,6 +28,8 @@ SMALL = {
     "model.dtype": "float64",
     "model.invariant": "false",
 }
+HERE = {"nodes.bitmask.compile_limit_s": "null"}
+"""Grammars are tried in this process: one of each library for it takes seconds to start."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(model: Path) -> LLM:
-    overrides = {**SMALL, "nodes.draft.model": str(model), "model.name": str(model)}
+    overrides = {**SMALL, **HERE, "nodes.draft.model": str(model), "model.name": str(model)}
     return LLM(pipeline="quickstart", overrides=overrides)
 
 
@@ -45,7 +47,8 @@ def llm(model: Path) -> LLM:
 def eager(model: Path) -> LLM:
     """Calls the model in each step: nothing is recorded."""
     drafter = {"nodes.draft.model": str(model), "graphs": "false"}
-    return LLM(pipeline="quickstart", overrides={**SMALL, **drafter, "model.name": str(model)})
+    overrides = {**SMALL, **HERE, **drafter, "model.name": str(model)}
+    return LLM(pipeline="quickstart", overrides=overrides)
 
 
 def small(model: Path, pipeline: str = "async", **more: str) -> LLM:
@@ -395,7 +398,7 @@ def test_placement_changes_the_waits_and_never_the_tokens(
     ]
     path = tmp_path / "placed.yaml"
     path.write_text(f"version: 2\nextends: quickstart.yaml\n{placement}\n")
-    overrides = {**SMALL, "nodes.draft.model": str(model), "model.name": str(model)}
+    overrides = {**SMALL, **HERE, "nodes.draft.model": str(model), "model.name": str(model)}
     placed = LLM(pipeline=path, overrides=overrides)
     if "nodes" in placement or "staging" in placement:
         assert len(placed.plan.waits) > 2

@@ -145,7 +145,8 @@ def test_short_and_long_texts_share_no_blocks(phi3: Path) -> None:
     text = prompts()[-1]
     many = [text, text[:20], text[:40], text[:23], text[:32]]
     llm = served(phi3, "async", **{"scheduler.max_rows": "1"})
-    alone = [said(served(phi3, "async"), [each])[0].token_ids for each in many]
+    plain = served(phi3, "async", **{"scheduler.prefix_cache": "false"})
+    alone = [said(plain, [each])[0].token_ids for each in many]
     outputs = said(llm, many)
     assert [output.token_ids for output in outputs] == alone
     cached = [output.cached_tokens for output in outputs]
@@ -175,7 +176,8 @@ def test_seeded_texts_with_log_probabilities_are_equal_at_every_depth(phi3: Path
 )
 def test_checking_mode_finds_nothing(phi3: Path, answers: list[tuple[int, ...]]) -> None:
     llm = served(phi3, "async_speculation", check="strict", executor="serial")
-    assert [output.token_ids for output in said(llm, prompts())] == answers
+    # One text that stays short, one that outgrows the context, and one that is long at once.
+    assert [output.token_ids for output in said(llm, prompts()[::3])] == answers[::3]
 
 
 def test_a_drafter_of_another_original_context_is_refused(phi3: Path, tmp_path: Path) -> None:
@@ -222,6 +224,6 @@ def test_dynamic_scaling_is_served_up_to_the_context(tmp_path: Path) -> None:
     path = save_tiny(tmp_path / "m", "llama", 1, max_position_embeddings=80, rope_parameters=rope)
     load: Any = AutoModelForCausalLM.from_pretrained
     model = load(path, dtype=torch.float64, attn_implementation="eager")
-    expected = [own(model, prompt) for prompt in prompts()]
+    expected = [own(model, prompt) for prompt in prompts()[::3]]
     llm = served(path, "async", check="strict", executor="serial")  # nor is the device asked
-    assert [output.token_ids for output in said(llm, prompts())] == expected
+    assert [output.token_ids for output in said(llm, prompts()[::3])] == expected

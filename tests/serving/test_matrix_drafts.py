@@ -65,7 +65,7 @@ def cell_of(values: list[Any]) -> Cell:
 CELLS = [cell_of(each) for each in AllPairs(AXES, filter_func=possible)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_every_pair_of_drafter_policy_rule_and_situation(cell: Cell) -> None:
     check(cell)
@@ -105,7 +105,8 @@ def test_some_kept_path_leaves_the_first_branch(method: str) -> None:
     cell = Cell(1, method, "no grammar", "seeded", "chunked prefill")
     requests = asked(cell)
     JUDGED.clear()
-    found = run(cell, requests, depth=1, executor="serial", policies=Policies(acceptance=Watched()))
+    watched = Policies(acceptance=Watched())
+    found = run(cell, requests, depth=1, executor="serial", policies=watched, checked=False)
     assert [each.output_ids for each in found.requests] == [
         plainly(each).tokens for each in requests
     ]
@@ -117,5 +118,7 @@ def test_by_cost_some_that_give_way_keep_their_blocks_and_others_do_not() -> Non
         Cell(1, "draft_model", "no grammar", "plain", situation)
         for situation in ("swap", "cheaper")
     ]
-    every, some = (run(each, asked(each), depth=1, executor="serial") for each in cells)
+    every, some = (
+        run(each, asked(each), depth=1, executor="serial", checked=False) for each in cells
+    )
     assert 0 < some.swapped_out < every.swapped_out

@@ -47,7 +47,7 @@ def windowed_engine(depth: int, method: Method | None, num_blocks: int) -> Engin
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("method", [None, "draft_model", "ngram"])
 def test_blocks_behind_the_window_are_given_back_and_never_missed(

@@ -134,7 +134,7 @@ def check(pipeline: str, node: str, seed: int, executor: str | Interleaved | Non
     assert bool(blocks) == (pipeline in TIGHT)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("pipeline", "node"), ONCE)
 def test_a_node_on_a_thread_of_its_own_changes_no_token(pipeline: str, node: str) -> None:
     check(pipeline, node, seed=1)

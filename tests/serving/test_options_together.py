@@ -122,6 +122,6 @@ def test_forced_tokens_are_drafted_in_place_of_those_of_a_head(
     cell = Cell(1, method, grammar, "", "chunked prefill")
     asked = requests(cell, SAMPLING[sampling])
     found = served(cell, asked, JUMP)
-    without = run(cell, asked, depth=1, executor="serial")
+    without = run(cell, asked, depth=1, executor="serial", checked=False)
     assert accepted(found[0]) > accepted(without), "those that are forced are kept"
     check_grammars_matter(asked)

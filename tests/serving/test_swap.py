@@ -105,23 +105,28 @@ def test_blocks_are_copied_where_that_is_predicted_to_take_less(
     assert (table.totals.swapped_out > 0) == swaps
 
 
-TIGHT = {"scheduler.num_blocks": 10, "scheduler.max_rows": 3, "scheduler.prefix_cache": False}
+TIGHT = {
+    "scheduler.num_blocks": 10,
+    "scheduler.block_size": 8,
+    "scheduler.max_rows": 3,
+    "scheduler.prefix_cache": False,
+}
 COSTS: dict[str, dict[str, Any]] = {
     "shipped": {},
-    "some": {"policies.resumption.block_us": 500.0, "policies.resumption.start_us": 3000.0},
-    "none": {"policies.resumption.block_us": 5000.0},
+    "some": {"policies.resumption.block_us": 250.0, "policies.resumption.start_us": 1500.0},
+    "none": {"policies.resumption.block_us": 2500.0},
 }
 """With the second, copies of two blocks take longer than their tokens, those of three do not."""
 
 
 def test_the_shipped_pipeline_swaps_what_its_costs_say_is_cheaper() -> None:
     asked = [
-        {"prompt": f"Tell {count} stories.", "max_tokens": 48 + 8 * count, "ignore_eos": True}
+        {"prompt": f"Tell {count} stories.", "max_tokens": 24 + 4 * count, "ignore_eos": True}
         for count in range(5)
     ]
 
     def found(settings: dict[str, Any]) -> tuple[list[tuple[int, ...]], int, int]:
-        with LLM(pipeline="async_swap", overrides=settings) as llm:
+        with LLM(pipeline="async_swap", overrides={"graphs": False, **settings}) as llm:
             tokens = [output.token_ids for output in llm.generate(asked, progress=False)]
             totals = llm.engine.totals
         return tokens, totals.preemptions, totals.swapped_out

@@ -168,8 +168,11 @@ def test_a_name_with_several_spellings_is_not_told_from_a_pattern() -> None:
 
 
 def test_beside_very_many_characters_of_names_others_begin_in_another_way(
-    llguidance: LLGuidanceBackend, tokenizer: PreTrainedTokenizerFast
+    llguidance: LLGuidanceBackend,
+    tokenizer: PreTrainedTokenizerFast,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(LLGuidanceWriter, "most_named", 64)  # as many as there may be take long
     size = LLGuidanceWriter.most_named // 8
     for count, told_apart in ((size, True), (size + 1, False)):
         names = {f"{chr(0x4E00 + index)}propert": INTEGER for index in range(count)}

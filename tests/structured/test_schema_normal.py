@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from stepweave.structured import schema_normal
-from stepweave.structured.grammar import GrammarSpec
+from stepweave.structured import reading, schema_normal
+from stepweave.structured.grammar import MAX_SOURCE_BYTES, GrammarSpec
 from stepweave.structured.json_schema import rewrite_schema
 from stepweave.structured.reading import read
 from stepweave.structured.schema_document import Document
@@ -213,11 +213,16 @@ def test_alternatives_that_combine_without_end_are_refused() -> None:
         rewrite_schema(json.dumps(impossible), "xgrammar")
 
 
-def test_a_schema_that_grows_too_large_is_refused_in_words_about_itself() -> None:
-    names = {f"property_{index:04}": INTEGER for index in range(400)}
-    one_of = [{"required": [f"property_{index:04}"]} for index in range(100)]
+def test_a_schema_that_grows_too_large_is_refused_in_words_about_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = MAX_SOURCE_BYTES // 16  # the real limit takes seconds to get to
+    monkeypatch.setattr(reading, "MAX_SOURCE_BYTES", most)
+    names = {f"property_{index:04}": INTEGER for index in range(100)}
+    one_of = [{"required": [f"property_{index:04}"]} for index in range(25)]
     schema = {"type": "object", "properties": names, "anyOf": one_of}
-    with pytest.raises(GrammarError, match="its alternatives and references, worked out, take"):
+    said = rf"its alternatives and references, worked out, take \d+ bytes, more than {most};"
+    with pytest.raises(GrammarError, match=said):
         read(GrammarSpec.from_request({"json": schema}), "xgrammar")
 
 
@@ -229,12 +234,12 @@ def test_nesting_that_the_rewriting_adds_counts_for_nothing(library: Any) -> Non
     links = {f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(60)}
     chain = {"$ref": "#/$defs/d0", "$defs": {**links, "d60": INTEGER}}
     for schema, depth in ((nullable, 31), (chain, 60)):
-        reading = read(GrammarSpec.from_request({"json": schema}), library)
-        assert json_depth(json.loads(reading.spec.source)) < 48
+        found = read(GrammarSpec.from_request({"json": schema}), library)
+        assert json_depth(json.loads(found.spec.source)) < 48
         value: Any = 1
         for _ in range(depth):
             value = {"a": value}
-        validator = jsonschema.Draft202012Validator(json.loads(reading.spec.source))
+        validator = jsonschema.Draft202012Validator(json.loads(found.spec.source))
         assert validator.is_valid(value)
         assert not validator.is_valid({"a": value})
 
@@ -283,8 +288,8 @@ def test_the_size_of_a_rewritten_schema_is_that_of_its_text() -> None:
     texts = [f"汉字测试词语{index}" for index in range(7000)]
     source = json.dumps({"enum": texts}, ensure_ascii=False)
     for spec in (GrammarSpec("json", source), GrammarSpec.from_request({"json": {"enum": texts}})):
-        reading = read(spec, "llguidance")
-        assert json.loads(reading.spec.source) == {"enum": texts}
+        found = read(spec, "llguidance")
+        assert json.loads(found.spec.source) == {"enum": texts}
     content = {"type": "json_schema", "json_schema": {"enum": texts}}
     tag = {"type": "structural_tag", "format": content}
     inside = read(GrammarSpec.from_request({"structural_tag": tag}), "xgrammar")

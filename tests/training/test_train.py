@@ -28,6 +28,7 @@ def trained(command: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *op
         torch.set_num_threads(threads)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("option", ["--probe", "--warm-up"])
 def test_training_does_without_a_report_and_without_a_warm_up(

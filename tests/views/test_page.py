@@ -184,7 +184,7 @@ def test_a_plan_without_waits_or_values_has_a_page() -> None:
 
 
 @given(plans())
-@examples(12)
+@examples(8)
 def test_every_plan_has_a_page(plan: Plan) -> None:
     reader = Reader(plan_page(plan, steps=2))
     found = json.loads(reader.scripts[0])

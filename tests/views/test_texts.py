@@ -66,14 +66,14 @@ def test_colour_changes_nothing_but_the_colour(plan: Plan) -> None:
     assert re.sub(r"\x1b\[\d+m", "", coloured) == lanes(plan)
 
 
-@examples(25)
+@examples(12)
 @given(plans())
 def test_no_line_is_wider_than_asked(plan: Plan) -> None:
     for width in (40, 80, 133):
         assert max(len(line) for line in lanes(plan, width=width).splitlines()) <= width
 
 
-@examples(25)
+@examples(12)
 @given(plans())
 def test_the_lanes_keep_every_order_of_the_plan(plan: Plan) -> None:
     times = timetable(plan)
@@ -85,7 +85,7 @@ def test_the_lanes_keep_every_order_of_the_plan(plan: Plan) -> None:
             assert times.starts[v] + (at - then) * times.period_us >= times.ends[u] - 1e-3
 
 
-@examples(25)
+@examples(12)
 @given(plans())
 def test_a_drawing_is_the_same_every_time(plan: Plan) -> None:
     again = compile_plan(plan.graph)

@@ -53,7 +53,7 @@ def test_one_plan_and_the_difference_give_the_other(before: Plan, after: Plan) -
     check(before, after)
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "depth"), SHIPPED)
 def test_every_shipped_plan_differs_from_quickstart_by_what_it_says(
     name: str, depth: int | None

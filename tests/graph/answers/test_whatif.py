@@ -57,7 +57,7 @@ def check(plan: Plan, each: Sensitivity) -> None:
         assert at(plan, each.op, corner - beyond) > line + CLOSE
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "depth"), SHIPPED)
 def test_the_derivatives_of_shipped_plans_are_finite_differences(
     name: str, depth: int | None

@@ -31,7 +31,7 @@ def is_bounded(plan: Plan) -> bool:
     return bool(nx.is_strongly_connected(order))
 
 
-@examples(60)
+@examples(40)
 @given(plans())
 def test_every_plan_is_bounded_by_waits_that_are_all_needed_and_cost_nothing(plan: Plan) -> None:
     assert is_bounded(plan)

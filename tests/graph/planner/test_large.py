@@ -63,10 +63,16 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     [
         staged_chain(24),
         staged_chain(120),
-        woven(400),
+        woven(150),
         *(
             pytest.param(graph, marks=pytest.mark.nightly)
-            for graph in (chain(400), staged_chain(400), woven(400, states=4), woven(150, reads=10))
+            for graph in (
+                woven(400),
+                chain(400),
+                staged_chain(400),
+                woven(400, states=4),
+                woven(150, reads=10),
+            )
         ),
     ],
     ids=lambda graph: graph.name,
@@ -90,7 +96,7 @@ def test_a_large_graph_gives_the_same_plan_twice() -> None:
     digests = set()
     for _ in range(2):
         forget_orders()
-        digests.add(compile_plan(woven(80)).digest)
+        digests.add(compile_plan(woven(40)).digest)
     assert len(digests) == 1
 
 

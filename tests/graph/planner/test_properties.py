@@ -38,14 +38,14 @@ def planned(seeds: range) -> Iterator[tuple[int, Plan]]:
 # --- soundness --------------------------------------------------------------------------------
 
 
-@examples(60)
+@examples(40)
 @given(plans())
 def test_every_plan_passes_the_verifier_and_orders_every_conflict(plan: Plan) -> None:
     verify(plan)
     assert oracle.unordered_pairs(plan) == []
 
 
-@examples(25)
+@examples(18)
 @given(plans(), st.integers(0, 1000))
 def test_every_schedule_shows_each_op_what_the_serial_program_shows_it(
     plan: Plan, seed: int
@@ -66,7 +66,7 @@ def test_every_interleaving_of_tiny_graphs_gives_the_serial_histories() -> None:
     assert explored >= 15
 
 
-@examples(60)
+@examples(40)
 @given(step_graphs())
 def test_a_graph_is_refused_exactly_if_its_unrolled_orders_have_a_cycle(
     graph: StepGraph,
@@ -82,14 +82,14 @@ def test_a_graph_is_refused_exactly_if_its_unrolled_orders_have_a_cycle(
 # --- minimality ---------------------------------------------------------------------------------
 
 
-@examples(30)
+@examples(20)
 @given(plans(most_nodes=5), st.integers(0, 1000))
 def test_waits_are_the_transitive_reduction_of_the_unrolled_graph(plan: Plan, seed: int) -> None:
     waits = without_bounds(plan).waits
     assert {(w.source, w.target, w.distance) for w in waits} == oracle.reduced_waits(plan)
 
 
-@examples(30)
+@examples(20)
 @given(plans(most_nodes=5), st.randoms(use_true_random=False))
 def test_the_order_in_which_waits_are_removed_does_not_matter(plan: Plan, random: Random) -> None:
     kept = oracle.needed_arcs(plan)
@@ -130,7 +130,7 @@ def slot_cost(plan: Plan) -> tuple[float, int, int]:
     return round(plan.period_us, 6), len(plan.waits), sum(sizes)
 
 
-@examples(40)
+@examples(27)
 @given(plans(most_nodes=4))
 def test_the_period_is_the_greatest_ratio_of_all_cycles(plan: Plan) -> None:
     ratio = oracle.greatest_ratio(plan)
@@ -221,7 +221,7 @@ def program_of(plan: Plan) -> list[tuple[Node, int]]:
 # --- mutants ------------------------------------------------------------------------------------
 
 
-@examples(30)
+@examples(20)
 @given(plans())
 def test_deleting_or_loosening_any_wait_is_caught_by_verifier_and_oracle(plan: Plan) -> None:
     for index, wait in enumerate(plan.waits):
@@ -236,7 +236,7 @@ def test_deleting_or_loosening_any_wait_is_caught_by_verifier_and_oracle(plan: P
             assert oracle.unordered_pairs(mutant)
 
 
-@examples(30)
+@examples(20)
 @given(plans())
 def test_running_with_one_slot_less_is_refused_and_a_race_exactly_if_the_oracle_finds_one(
     plan: Plan,
@@ -246,7 +246,7 @@ def test_running_with_one_slot_less_is_refused_and_a_race_exactly_if_the_oracle_
             check(replace(plan, slots={**plan.slots, name: copies - 1}))
 
 
-@examples(14)
+@examples(10)
 @given(plans())
 def test_reading_another_version_than_planned_is_refused_and_a_race_exactly_if_the_oracle_finds_one(
     plan: Plan,
@@ -255,7 +255,7 @@ def test_reading_another_version_than_planned_is_refused_and_a_race_exactly_if_t
         check(replace(plan, graph=graph))
 
 
-@examples(20)
+@examples(14)
 @given(plans())
 def test_exchanging_neighbours_of_an_actor_is_a_race_exactly_if_the_oracle_finds_one(
     plan: Plan,
@@ -327,7 +327,7 @@ def test_schedules_catch_most_deleted_waits_too() -> None:
     assert caught >= 0.7 * deleted > 0, f"{caught} of {deleted}"
 
 
-@examples(30)
+@examples(20)
 @given(plans(), st.data())
 def test_a_plan_that_claims_too_much_or_too_little_is_refused(
     plan: Plan, data: st.DataObject

@@ -14,7 +14,7 @@ from stepweave.graph.plan import Plan
 from stepweave.graph.planner.compile import compile_plan
 from stepweave.graph.planner.segments import segments
 from stepweave.graph.step_graph import StepGraph
-from tests.graph.strategies import plans
+from tests.graph.strategies import examples, plans
 
 
 def texts(name: str, **settings: str) -> list[str]:
@@ -179,6 +179,7 @@ def check(plan: Plan) -> None:
         assert len(launchers) == 1
 
 
+@examples(40)
 @given(plans())
 def test_segments_are_the_streams_programs_cut_up(plan: Plan) -> None:
     check(plan)

@@ -62,7 +62,7 @@ def unchecked(config: TinyConfig) -> Tokens:
     return served(config)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("run", "drafter", "grammar"), one_in(3, RUNS, EVERY, ("free", "structured"))
 )

@@ -25,6 +25,7 @@ from stepweave.testing.devices.virtual_streams import Deferred
 from stepweave.testing.graphs import random_step_graph
 from stepweave.testing.histories import recorded_states, recording
 from stepweave.testing.unverified import run_unverified
+from tests.memory import settle
 
 
 @pytest.mark.sampled(1)
@@ -150,13 +151,14 @@ def test_what_a_stream_may_still_read_is_kept_until_a_host_op_knows_better() -> 
 
 
 def test_where_only_a_bound_follows_it_lets_data_go() -> None:
+    settle()
     plan, made, alive = chain(waits=False)
     assert [str(wait.target) for wait in plan.waits if is_bound(wait)] == ["make.host"]
     host, distance = release_points(plan)["use.device"] or ("", 0)
     assert (host, distance) == ("done.host", BOUND - 1)  # which acts on the step before
     device = RecordedCalls()
-    run(plan, executor=device, steps=400)
-    assert len(made) == 400
+    run(plan, executor=device, steps=3 * BOUND)
+    assert len(made) == 3 * BOUND
     assert BOUND - 2 <= max(map(len, alive)) <= BOUND + 2, "bounded, and far behind"
     gc.collect()  # the run's own parts refer to each other
     assert not any(datum() for datum in made.values())

@@ -31,7 +31,7 @@ def go(plan: Plan, executor: Interleaved | str, steps: int | None = 7) -> RunRep
 
 def test_every_seed_computes_what_the_serial_program_computes() -> None:
     compared = 0
-    for seed in range(120):
+    for seed in range(60):
         try:
             graph = recording(random_step_graph(seed))
             plan = compile_plan(graph)
@@ -41,7 +41,7 @@ def test_every_seed_computes_what_the_serial_program_computes() -> None:
         for each in range(3):
             assert go(plan, Interleaved(each)).kept == expected.kept, f"graph {seed}, seed {each}"
         compared += 1
-    assert compared >= 50
+    assert compared >= 25
 
 
 def pipeline(log: list[tuple[str, int]], last: int | None = None, *, host_carry: int = 2) -> Plan:

@@ -137,12 +137,12 @@ class Observed:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        before = sys.getprofile()
-        sys.setprofile(self._note)
+        before = sys.gettrace()
+        sys.settrace(self._entered)
         try:
             yield
         finally:
-            sys.setprofile(before)
+            sys.settrace(before)
             self._open.clear()
 
     def _function(self, code: CodeType) -> Function | None:
@@ -153,20 +153,23 @@ class Observed:
             self._known[code] = self._by_place.get((place, code.co_qualname))
         return self._known[code]
 
-    def _note(self, frame: FrameType, event: str, result: Any) -> None:
-        if event not in ("call", "return"):
-            return
+    def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """Each call comes here; where a function returns is told of those alone that are known."""
         function = self._function(frame.f_code)
         if function is None:
-            return
-        if event == "call":
-            given = frame.f_locals
-            known = {name: each for name, each in given.items() if type(each) is int}
-            self._open[frame] = known
-            for name in function.tensors:
-                for shape in shapes_of(name, function.said)[:1]:
-                    self._compare(function, name, shape, given[name], known)
-        elif frame in self._open:
+            return None
+        given = frame.f_locals
+        known = {name: each for name, each in given.items() if type(each) is int}
+        self._open[frame] = known
+        for name in function.tensors:
+            for shape in shapes_of(name, function.said)[:1]:
+                self._compare(function, name, shape, given[name], known)
+        frame.f_trace_lines = False
+        return self._left
+
+    def _left(self, frame: FrameType, event: str, result: Any) -> None:
+        function = self._function(frame.f_code)
+        if event == "return" and function is not None and frame in self._open:
             known = self._open.pop(frame)
             shapes = result_shapes(function.own, function.tensors)
             many = result if isinstance(result, tuple) else (result,)
@@ -191,19 +194,19 @@ class Observed:
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 ASKED: Sequence[SamplingParams] = (
-    SamplingParams(max_tokens=6, logprobs=2, prompt_logprobs=2),
+    SamplingParams(max_tokens=3, logprobs=2, prompt_logprobs=2),
     SamplingParams(
-        max_tokens=7, temperature=0.8, seed=3, top_k=30, top_p=0.9, min_p=0.01, xtc_probability=1.0
+        max_tokens=4, temperature=0.8, seed=3, top_k=30, top_p=0.9, min_p=0.01, xtc_probability=1.0
     ),
     SamplingParams(
-        max_tokens=8,
+        max_tokens=4,
         repetition_penalty=1.2,
         presence_penalty=0.3,
         min_tokens=3,
         dry_multiplier=0.5,
         no_repeat_ngram_size=3,
     ),
-    SamplingParams(max_tokens=9, logit_bias=((40, 3.0), (41, -2.0)), frequency_penalty=0.2),
+    SamplingParams(max_tokens=4, logit_bias=((40, 3.0), (41, -2.0)), frequency_penalty=0.2),
 )
 CONFIGS = (
     TinyConfig(draft_tokens=3, method="eagle3", structured=True, token_budget=24),

@@ -87,7 +87,7 @@ def positive(spread: dict[str, float]) -> bool:
 def test_the_cube_has_eight_corners_with_equal_tokens_and_counts(
     rehearse: Callable[..., dict[str, Any]],
 ) -> None:
-    held = rehearse("cube")
+    held = rehearse("cube", "--concurrency", "1", "--requests", "2")
     (part,) = held["parts"].values()
     corners = part["corners"]
     assert len(corners) == 8
@@ -125,7 +125,7 @@ def test_the_roofline_compares_six_sides_of_equal_tokens(
 def test_the_gap_is_measured_with_and_without_jitter_and_nothing_waits(
     rehearse: Callable[..., dict[str, Any]],
 ) -> None:
-    held = rehearse("gap")
+    held = rehearse("gap", "--rows", "1")
     for name in ("quiet", "jitter"):
         assert 0 < held[name]["gap_share"]["median"] < 1
         assert positive(held[name]["period_us"])

@@ -21,6 +21,7 @@ from stepweave.graph.errors import GraphError
 from stepweave.models.causal_lm import CausalLM
 from stepweave.testing.devices.recorded_calls import RecordedCalls
 from tests.device.emulated import DEVICE, Placed
+from tests.shares import one_in
 
 K, COUNT, REQUESTS = 3, 3, 5
 DIALS: dict[str, Dial] = {
@@ -103,8 +104,7 @@ def windows(length: int, right: Callable[[int, int], bool]) -> tuple[int, int]:
 
 
 @pytest.mark.usefixtures("_kinds")
-@pytest.mark.parametrize("dial", DIALS)
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("dial", "depth"), one_in(2, DIALS, [1, 2]))
 def test_texts_come_out_and_drafts_are_accepted_as_dialled(
     models: tuple[CausalLM, CausalLM],
     stored: Callable[[str], tuple[Traces, Path]],

@@ -33,17 +33,21 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[OpenPage]:
     """
     browser.get("about:blank")
     complaints(browser), outside_requests(browser)  # what others left: start page, earlier tests
+    blank = True
 
     def opened(
         html: str, *, fragment: str = "", width: int = 1280, height: int = 800, scripts: bool = True
     ) -> Any:
+        nonlocal blank
         path = tmp_path / "page.html"
         path.write_text(html, encoding="utf-8")
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not scripts})
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
-        browser.get("about:blank")  # another fragment alone would not load the page again
+        if not blank:
+            browser.get("about:blank")  # another fragment alone would not load the page again
+        blank = False
         browser.get(path.as_uri() + (f"#{fragment}" if fragment else ""))
         return browser
 

@@ -82,7 +82,7 @@ def test_what_needs_no_tensors_imports_none(
 
 
 def test_the_measure_sees_a_library_that_is_imported(tmp_path: Path) -> None:
-    assert imported([["check", "abstract_decode", "--mutate"]], tmp_path) == [(0, ["torch"])]
+    assert imported([["check", "two_batches", "--mutate"]], tmp_path) == [(0, ["torch"])]
 
 
 def test_an_abstract_graph_is_checked_without_what_a_pipeline_needs() -> None:

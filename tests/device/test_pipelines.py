@@ -46,7 +46,7 @@ def trying() -> Iterator[None]:
         yield
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_every_drafter_gives_the_tokens_of_the_cpu(drafter: str) -> None:
     """The reference is the serial loop at depth 1; every other drafter has grammars beside it."""

@@ -34,9 +34,11 @@ from tests.models.ragged import passes
 
 @pytest.fixture(scope="module", autouse=True)
 def traced_only() -> Iterator[None]:
-    """Graphs are taken and run, but no code is generated, which would take longer than all else."""
+    """Graphs are taken and run, but no code is generated, which would take longer than all else;
+    nor are they lowered, but for the whole pipeline.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "BACKEND", "aot_eager")
+        patch.setattr(compiled, "BACKEND", "eager")
         yield
     torch._dynamo.reset()
 
@@ -233,7 +235,7 @@ def test_wrapped_again_it_is_plain() -> None:
     close(passes(again), passes(plain), 0.0)
 
 
-@pytest.mark.parametrize("style", ["eagle", "eagle3"])
+@pytest.mark.parametrize("style", [pytest.param("eagle", marks=pytest.mark.nightly), "eagle3"])
 def test_a_compiled_head_drafts_what_a_plain_one_drafts(style: Any) -> None:
     target, _ = tiny_pair(torch.float64, context=64)
     plain = tiny_eagle(target, style)
@@ -265,7 +267,7 @@ def test_a_layer_that_the_compiler_refuses_is_refused_when_it_is_loaded() -> Non
     layer = model.model.layers[0].mlp
     own = layer.forward
     layer.forward = lambda x: own(x) if float(x.sum()) != 0 else x
-    with pytest.raises(CompileFailed, match=r'aot_eager could not compile.*with compile "off"'):
+    with pytest.raises(CompileFailed, match=r'eager could not compile.*with compile "off"'):
         CausalLM.wrap(model, invariant=False, compile="layer")
 
 
@@ -312,7 +314,8 @@ def test_invariant_and_compiled_exclude_each_other_in_code_and_in_a_config() -> 
 # --- all of it
 
 
-def test_the_pipeline_gives_the_same_tokens_compiled() -> None:
+def test_the_pipeline_gives_the_same_tokens_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
     prompt = (
         "Extract name, age, job and city as JSON: Max Tanaka is a 61-year-old lawyer from Warsaw."
     )

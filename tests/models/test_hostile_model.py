@@ -191,6 +191,7 @@ ENDLESS = (
 )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("template", ENDLESS)
 def test_a_template_without_end_is_ended(template: str) -> None:
     """CVE-2025-62426, PYSEC-2026-4344: rendering held up the event loop, and had no limit."""

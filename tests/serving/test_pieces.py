@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from stepweave.executors import threads
 from stepweave.models import attention
 from stepweave.models.threads import SMALL_BYTES
 from stepweave.serving.loading import PIECES, SMALL_PIECES, pieces_of
+from tests.serving.young import staying_young
 
 TEXT = "A fox named Ida went out in the morning, and what she saw there made her laugh: "
 
@@ -136,22 +136,23 @@ def test_a_cache_that_is_made_anew_takes_what_was_recorded_on_the_old_one_with_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(threads, "USUAL", 0)
-    llm = LLM(pipeline="async", overrides={"scheduler.prefix_cache": "false"})
-    prompts = [{"prompt": TEXT[:48], "max_tokens": 12}, {"prompt": TEXT[:60], "max_tokens": 3}]
+    with staying_young() as collect:
+        llm = LLM(pipeline="async", overrides={"scheduler.prefix_cache": "false"})
+        prompts = [{"prompt": TEXT[:48], "max_tokens": 12}, {"prompt": TEXT[:60], "max_tokens": 3}]
 
-    def served() -> list[tuple[int, ...]]:
-        return [each.token_ids for each in llm.generate(prompts)]
+        def served() -> list[tuple[int, ...]]:
+            return [each.token_ids for each in llm.generate(prompts)]
 
-    expected = served()
-    kept = llm.engine.captures
-    assert kept is not None
-    captured = kept.pieces["forward.device"].captured
-    assert captured > 0
-    assert served() == expected
-    assert kept.pieces["forward.device"].captured == captured, "it is known"
-    old = [weakref.ref(state) for state in llm.engine._states.values()]
-    llm.engine.reset()
-    assert served() == expected
-    assert kept.pieces["forward.device"].captured > captured, "anew"
-    gc.collect()
-    assert [each() for each in old] == [None] * len(old)
+        expected = served()
+        kept = llm.engine.captures
+        assert kept is not None
+        captured = kept.pieces["forward.device"].captured
+        assert captured > 0
+        assert served() == expected
+        assert kept.pieces["forward.device"].captured == captured, "it is known"
+        old = [weakref.ref(state) for state in llm.engine._states.values()]
+        llm.engine.reset()
+        assert served() == expected
+        assert kept.pieces["forward.device"].captured > captured, "anew"
+        collect()
+        assert [each() for each in old] == [None] * len(old)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
@@ -25,6 +24,7 @@ from stepweave.serving.service import Service
 from stepweave.serving.ticket import Ticket
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarError
+from tests.serving.young import staying_young
 
 STORY = "Write a short story about a fox."
 REVIEW = "Is this review positive or negative? What a wonderful lamp!"
@@ -261,7 +261,7 @@ def test_an_engine_that_was_closed_before_it_began_begins_nothing() -> None:
 
 def test_a_traced_call_and_a_plain_one_get_their_tokens(llm: LLM) -> None:
     """The run begins anew around the trace: the other request is computed again, and equal."""
-    wanted = {"max_tokens": 200, "ignore_eos": True}
+    wanted = {"max_tokens": 120, "ignore_eos": True}
     [alone] = llm.generate(STORY, wanted)
     other = Reader(llm.service, **wanted)
     other.next()
@@ -402,19 +402,19 @@ def test_what_cannot_be_served_is_raised_before_anything_streams() -> None:
 
 
 def test_a_loop_that_is_closed_is_not_kept() -> None:
-    served = AsyncLLM(pipeline="async_grammar")
-
-    async def once() -> ref[asyncio.AbstractEventLoop]:
+    async def once(served: AsyncLLM) -> ref[asyncio.AbstractEventLoop]:
         await whole(served, STORY, max_tokens=2)
         return ref(asyncio.get_running_loop())
 
-    found = [asyncio.run(once()) for _ in range(3)]
-    while served.service.unended:
-        sleep(0.001)
-    gc.collect()
-    assert [each() for each in found] == [None] * 3
-    assert len(served._mailboxes) == 0
-    asyncio.run(served.close())
+    with staying_young() as collect:
+        served = AsyncLLM(pipeline="async_grammar")
+        found = [asyncio.run(once(served)) for _ in range(3)]
+        while served.service.unended:
+            sleep(0.001)
+        collect()
+        assert [each() for each in found] == [None] * 3
+        assert len(served._mailboxes) == 0
+        asyncio.run(served.close())
 
 
 def test_text_that_is_held_back_belongs_to_an_output_that_others_end(service: Service) -> None:

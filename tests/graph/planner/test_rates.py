@@ -117,7 +117,7 @@ def _with_last_op(node: Node, op: Op) -> Node:
 
 
 def test_plans_order_what_the_plain_loop_orders_and_no_wait_or_rate_is_idle() -> None:
-    assert sum(judge(seed) for seed in range(5)) >= 1
+    assert sum(judge(seed) for seed in range(1, 6)) >= 2
 
 
 @pytest.mark.nightly

@@ -1,12 +1,12 @@
 """How much of the host's work the derived overlap hides, and whether the period was predicted.
 
 A: the serial executor at depth 1, the synchronous loop. B: the threads executor at depth 2. Same
-requests, same tokens (checked), one torch thread on both sides. *Hidden* is the time saved per
-step over what could be saved at most, the smaller of host and device time per step, both taken
-from traced runs of A. The predicted period is that of the plan with the costs of a traced run
-of B, the measured one the time per step of other, untraced runs of B.
+requests, same tokens (checked), one torch thread and recorded steps on both sides. *Hidden* is the
+time saved per step over what could be saved at most, the smaller of host and device time per step,
+both taken from traced runs of A. The predicted period is that of the plan with the costs of a
+traced run of B, the measured one the time per step of other, untraced runs of B.
 
-    python -m benchmarks.overlap [--rows 16] [--draft-tokens 0] [--vocab 50000] [--actor auto]
+    python -m benchmarks.overlap [--rows 16] [--draft-tokens 0] [--vocab 128000] [--actor auto]
                                  [--backend xgrammar]
 """
 
@@ -157,12 +157,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rows", type=at_least_one, default=16)
     parser.add_argument("--draft-tokens", type=int, default=0)
-    parser.add_argument("--vocab", type=at_least_one, default=50000)
+    parser.add_argument("--vocab", type=at_least_one, default=128000)
     parser.add_argument("--hidden", type=at_least_one, default=256)
     parser.add_argument("--layers", type=at_least_one, default=8)
     parser.add_argument("--actor", default="driver", help="the thread that fills masks, or auto")
     parser.add_argument("--backend", choices=BACKENDS, default="auto", help="who fills masks")
-    parser.add_argument("--tokens", type=at_least_one, default=40)
+    parser.add_argument("--tokens", type=at_least_one, default=200)
     parser.add_argument("--rounds", type=at_least_one, default=9)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -63,7 +63,10 @@ SHORT: dict[ModuleType, list[str]] = {
     kv_cache_error: ["--prompts", "1", "--limit", "4"],
     launches: ["--only", "plain"],
     neighbours: [*SMALL, "--limit", "2", "--backend", "llguidance", "--only", "two choices"],
-    overlap: [*ONE_ROUND, *SMALL, "--rows", "1", "--hidden", "64", "--layers", "1"],
+    overlap: [
+        *(*ONE_ROUND, *SMALL, "--rows", "1", "--tokens", "40"),
+        *("--hidden", "64", "--layers", "1"),
+    ],
     recorder: [*ONE_ROUND, "--max-tokens", "2"],
     resumption: ONE_ROUND,
     speculation: [*ONE_ROUND, "--warm", "1", "--prompts", "1", "--rows", "2", "--only", "n-gram"],

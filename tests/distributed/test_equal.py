@@ -25,7 +25,6 @@ from tests.distributed.launched import environment, ranks, started, written
 
 SAMPLE = [
     *drawn(2, seed=1),
-    *drawn(1, seed=2, divided="pipeline"),
     # What a drafter's cache asks of the prefixes that are reused, only the last stage has.
     Case("eagle3", "none", "prefixes", 2, "threads", 6, "pipeline"),
     # Every stage copies its own layers of a block to the host, and moves what is kept of a tree.

@@ -16,8 +16,9 @@ def cache_slots_of(
 ) -> Tensor:
     """Cache slots `[N, n]` of `positions[N, n]` in the block tables `blocks[N, B]`.
 
-    A position of −1 gets a slot of the scratch block; `checked`: there is none, nor one behind the
-    tables. Raises nothing of its own.
+    A position of −1 gets a slot of the scratch block; `checked`: no request has one, nor one behind
+    its table. Rows by which a step is rounded up may have any: their tables are of the scratch
+    block alone. Raises nothing of its own.
     """
     if active(positions.device):
         from ...models.kernels import places
@@ -25,7 +26,7 @@ def cache_slots_of(
         with current(positions.device):
             return places.slots_of(blocks, positions, block_size)
     column = positions.div(block_size, rounding_mode="floor")
-    block = blocks.gather(1, column if checked else column.clamp(0, blocks.shape[1] - 1))
+    block = blocks.gather(1, column.clamp(0, blocks.shape[1] - 1))
     # Of a position p in column c: block · block_size + p − c · block_size.
     slots = torch.add(positions, block.sub_(column), alpha=block_size)
     return slots if checked else slots.masked_fill_(positions < 0, SCRATCH_SLOT)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 STATM = Path("/proc/self/statm")
@@ -41,6 +43,19 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def staying_young() -> Iterator[Callable[[], int]]:
+    """In the block nothing grows old. What is made in it, and is garbage, the function collects.
+
+    So that no collection looks at what all tests before have left.
+    """
+    gc.disable()
+    try:
+        yield partial(gc.collect, 1)
+    finally:
+        gc.enable()
 
 
 def resident() -> int:

@@ -15,7 +15,7 @@ from stepweave.executors import threads
 from stepweave.models import attention
 from stepweave.models.threads import SMALL_BYTES
 from stepweave.serving.loading import PIECES, SMALL_PIECES, pieces_of
-from tests.serving.young import staying_young
+from tests.memory import staying_young
 
 TEXT = "A fox named Ida went out in the morning, and what she saw there made her laugh: "
 

@@ -24,7 +24,7 @@ from stepweave.serving.service import Service
 from stepweave.serving.ticket import Ticket
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarError
-from tests.serving.young import staying_young
+from tests.memory import staying_young
 
 STORY = "Write a short story about a fox."
 REVIEW = "Is this review positive or negative? What a wonderful lamp!"

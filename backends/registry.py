@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from ..graph.entry_points import load
+from ..graph.entry_points import load, registered
 from ..graph.errors import did_you_mean
 from .backend import Backend
 from .errors import NoDevice
@@ -62,8 +61,8 @@ def device_called(name: str) -> torch.device:
 
 def known_backends() -> tuple[str, ...]:
     """The names of all backends, those of installed packages last. Loads no code of packages."""
-    installed = sorted(point.name for point in entry_points(group=GROUP))
-    return (*_shipped(), *(name for name in installed if name not in _shipped()))
+    brought = sorted(point.name for point in registered(GROUP))
+    return (*_shipped(), *(name for name in brought if name not in _shipped()))
 
 
 def with_streams() -> tuple[str, ...]:
@@ -104,7 +103,7 @@ def _load(name: str) -> Backend:
     if name in _shipped():
         found: Backend = import_module(f".shipped.{name}", __package__).BACKEND
         return found
-    for point in entry_points(group=GROUP):
+    for point in registered(GROUP):
         if point.name == name:
             return load(point, "backend", partial(_checked, name), NoDevice)
     known = known_backends()

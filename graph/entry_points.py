@@ -5,13 +5,35 @@ What goes wrong in the code of a package is told as the package's own fault, at 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable
-from importlib.metadata import EntryPoint
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from .errors import StepweaveError, told
 
 T = TypeVar("T")
+
+
+def registered(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a group, of every package on `sys.path`. Loads no code of packages."""
+    return _of_group(group, tuple((folder, _changed(folder)) for folder in sys.path))
+
+
+# Reading what each package declares takes 3 ms, and a look-up of one name asks for it.
+@lru_cache(maxsize=16)
+def _of_group(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))
+
+
+def _changed(folder: str) -> int:
+    """When packages came into a folder, or went from it, as its last change; 0 if not there."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def load(

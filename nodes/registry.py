@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
-from ..graph.entry_points import load
+from ..graph.entry_points import load, registered
 from ..graph.entry_points import passed_over as hidden
 from ..graph.errors import GraphError, did_you_mean
 from .drafter import Drafter
@@ -83,7 +83,7 @@ def kind(name: str) -> NodeKind:
 
 def _installed() -> Iterator[EntryPoint]:
     for group in (NODES, DRAFTERS):
-        yield from entry_points(group=group)
+        yield from registered(group)
 
 
 def _kind_of(found: Any) -> NodeKind:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Final
 
-from ..graph.entry_points import load, package_of
+from ..graph.entry_points import load, package_of, registered
 from ..graph.entry_points import passed_over as hidden
 from ..graph.errors import did_you_mean
 from .acceptance import Acceptance, Block, Coupled, Rejection, Synthetic, Typical
@@ -95,8 +95,8 @@ def policy_class(decision: str, name: str) -> type[Policy]:
     """The policy of that name. Raises `PolicyError` with the nearest right name."""
     if found := _BUILT_IN[decision].get(name):
         return found
-    for registered, point in _installed(decision):
-        if registered == name:
+    for of, point in _installed(decision):
+        if of == name:
             return load(point, "policy", _checked, PolicyError)
     guess = did_you_mean(name, known(decision))
     raise PolicyError(f"there is no {decision} policy {name!r}{guess}{_misnamed()}")
@@ -150,7 +150,7 @@ def _members(protocol: type) -> set[str]:
 
 
 def _installed(decision: str) -> Iterator[tuple[str, EntryPoint]]:
-    for point in entry_points(group=GROUP):
+    for point in registered(GROUP):
         of, _, name = point.name.partition(".")
         if of == decision:
             yield name, point
@@ -161,7 +161,7 @@ def _misnamed() -> str:
     return "".join(
         f". {package_of(point)} registers {point.name!r}, which should be `decision.name` with "
         f"one of the decisions {', '.join(DECISIONS)}"
-        for point in entry_points(group=GROUP)
+        for point in registered(GROUP)
         if point.name.partition(".")[0] not in DECISIONS
     )
 

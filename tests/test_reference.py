@@ -58,11 +58,10 @@ def _markers(name: str) -> list[str]:
 
 
 def test_the_reference_is_what_the_code_says_today() -> None:
-    # In a process of its own: tests register backends and kinds that are not ours. Nothing is
-    # installed meanwhile, so packages are looked through once; and what is made there stays.
+    # In a process of its own: tests register backends and kinds that are not ours. What
+    # is made there stays.
     said = (
-        "import functools, gc, importlib.metadata as packages, json\n"
-        "packages.entry_points = functools.cache(packages.entry_points)\n"
+        "import gc, json\n"
         "gc.disable()\n"
         "import make_reference\n"
         "print(json.dumps(make_reference.pages()))"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from networkx import DiGraph, has_path
-
 from ..errors import DeadlockError
 from ..step_graph import StepGraph
 from .channels import capacities_that_do
@@ -140,6 +138,9 @@ def _late(graph: StepGraph, cycle: Sequence[str], needed: Sequence[Requirement])
     To list the writer before them is no help where it makes that from what they write: then a value
     must be of an earlier step.
     """
+    # Not at the top: it takes a fifth of `stepweave check`, and few graphs are in deadlock.
+    from networkx import DiGraph, has_path
+
     listed = {node.name: place for place, node in enumerate(graph.nodes)}
     moved: dict[str, None] = {}
     carried: dict[str, None] = {}

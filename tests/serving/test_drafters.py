@@ -231,7 +231,7 @@ def test_another_package_can_bring_a_drafter(
             return echo
 
     monkeypatch.setattr(
-        registry, "entry_points", lambda group: [Installed()] * (group == registry.DRAFTERS)
+        registry, "registered", lambda group: [Installed()] * (group == registry.DRAFTERS)
     )
     file = tmp_path / "echo.yaml"
     file.write_text(

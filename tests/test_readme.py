@@ -104,7 +104,8 @@ def interpreter() -> str:
     def span(executor: str) -> str:
         found = result("interpreter")["results"]
         extra = [round(each["extra_us"][0]) for each in found if each["executor"] == executor]
-        return f"{min(extra)} to {max(extra)} µs"
+        few, many = min(extra), max(extra)
+        return f"{few} µs" if few == many else f"{few} to {many} µs"
 
     return f"{span('serial')} serial, {span('threads')} on threads"
 
@@ -235,12 +236,14 @@ CLAIMS: dict[str, Callable[[], str]] = {
     "… `fastest`": lambda: of_best_fixed("fastest"),
     "mean time to the first token": first_token,
     "SmolLM2-135M's shape, float32": lambda: peer("float32", "generate", 1, 4, 16),
-    "… with 1,024 tokens of prompt": lambda: peer("float32", "generate", 1, prompt=1024),
-    "… in bfloat16, 1 / 4": lambda: peer("bfloat16", "generate", 1, 4),
+    "… with 1,024 tokens of prompt": lambda: peer("float32", "generate", 1, 4, prompt=1024),
+    "… in bfloat16, 1 / 4": lambda: peer("bfloat16", "generate", 1, 4, 16),
     "… llama.cpp, float32, 1 / 4": lambda: peer("float32", "llama_cpp", 1, 4),
     "… OpenVINO GenAI, float32, 1 / 4": lambda: peer("float32", "openvino", 1, 4),
     "Qwen3-0.6B's shape": lambda: peer("float32", "generate", 1, 4, model="qwen3-0.6b"),
-    "… both in bfloat16": lambda: peer("bfloat16", "generate", 1, 4, model="qwen3-0.6b"),
+    "… the same shape, both in bfloat16": lambda: peer("bfloat16", "generate", 1, 4, model="qwen3-0.6b"),
+    "Llama-1B's shape": lambda: peer("float32", "generate", 1, 4, model="llama-1b"),
+    "… this shape, both in bfloat16": lambda: peer("bfloat16", "generate", 1, 4, model="llama-1b"),
     "SmolLM-135M's shape": lambda: (
         f"{over_their_server('output_throughput')} times the tokens per second"
     ),

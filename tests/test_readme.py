@@ -240,8 +240,10 @@ CLAIMS: dict[str, Callable[[], str]] = {
     "… in bfloat16, 1 / 4": lambda: peer("bfloat16", "generate", 1, 4, 16),
     "… llama.cpp, float32, 1 / 4": lambda: peer("float32", "llama_cpp", 1, 4),
     "… OpenVINO GenAI, float32, 1 / 4": lambda: peer("float32", "openvino", 1, 4),
-    "Qwen3-0.6B's shape": lambda: peer("float32", "generate", 1, 4, model="qwen3-0.6b"),
-    "… the same shape, both in bfloat16": lambda: peer("bfloat16", "generate", 1, 4, model="qwen3-0.6b"),
+    "Qwen3-0.6B's shape": lambda: peer("float32", "generate", 1, 4, 16, model="qwen3-0.6b"),
+    "… the same shape, both in bfloat16": lambda: peer(
+        "bfloat16", "generate", 1, 4, 16, model="qwen3-0.6b"
+    ),
     "Llama-1B's shape": lambda: peer("float32", "generate", 1, 4, model="llama-1b"),
     "… this shape, both in bfloat16": lambda: peer("bfloat16", "generate", 1, 4, model="llama-1b"),
     "SmolLM-135M's shape": lambda: (

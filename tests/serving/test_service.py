@@ -206,7 +206,8 @@ def test_steps_that_fail_now_and_then_are_no_death(monkeypatch: pytest.MonkeyPat
 
     def settled(*given: Any, **named: Any) -> Any:
         nonlocal fails
-        if fails:
+        _, batch, *_ = given
+        if fails and batch.rows:  # the run of before may still have steps, for nobody
             fails = False
             raise RuntimeError("now and then")
         return settle(*given, **named)
@@ -214,7 +215,6 @@ def test_steps_that_fail_now_and_then_are_no_death(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(settling, "settle_tokens", settled)
     with LLM(pipeline="async") as llm:
         for _ in range(FUTILE_STEPS + 1):
-            assert llm.service.wait(200)  # or a step that was begun ahead of the end would fail
             fails = True
             assert llm.generate(STORY, SHORT)[0].finish_reason == "error"
             assert llm.generate(STORY, SHORT)[0].error is None

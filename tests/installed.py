@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,20 @@ from stepweave.nodes.registry import kind
 from stepweave.policies.registry import policy_class
 
 ROOT = Path(__file__).parents[1]
+
+
+def write_metadata(
+    site: Path, name: str, version: str, registers: Mapping[str, Mapping[str, str]]
+) -> Path:
+    """The folder by which a package is known in `site`. `registers`: entry points by group."""
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    lines = []
+    for group, points in registers.items():
+        lines += [f"[{group}]", *(f"{point} = {target}" for point, target in points.items()), ""]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    return info
 
 
 @contextmanager
@@ -29,15 +43,7 @@ def installed(project: Path, site: Path) -> Iterator[None]:
     about = declared["project"]
     for module in declared["tool"]["setuptools"]["py-modules"]:
         shutil.copy(project / f"{module}.py", site)
-    info = site / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n"
-    )
-    lines = []
-    for group, points in about["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in points.items()), ""]
-    (info / "entry_points.txt").write_text("\n".join(lines))
+    write_metadata(site, about["name"], about["version"], about["entry-points"])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(site))
         try:

@@ -11,16 +11,13 @@ import pytest
 
 from stepweave.graph import entry_points as module
 from stepweave.graph.entry_points import registered
+from tests.installed import write_metadata
 
 GROUP = "stepweave.tests"
 
 
 def _install(site: Path, name: str) -> Path:
-    info = site / f"{name}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {name}:THING\n")
-    return info
+    return write_metadata(site, name, "1.0", {GROUP: {name: f"{name}:THING"}})
 
 
 def _names() -> list[str]:

@@ -215,6 +215,7 @@ def test_steps_that_fail_now_and_then_are_no_death(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(settling, "settle_tokens", settled)
     with LLM(pipeline="async") as llm:
         for _ in range(FUTILE_STEPS + 1):
+            assert llm.service.wait(200)
             fails = True
             assert llm.generate(STORY, SHORT)[0].finish_reason == "error"
             assert llm.generate(STORY, SHORT)[0].error is None

@@ -30,10 +30,10 @@ from ..backends import backend_of
 from ..backends.kernels import asked_for
 from ..graph.pieces import Between
 from . import fixed_order
-from .fixed_order import UNIT, blocks_per_unit
+from .attention_tiles import UNIT
 from .kernels import operators, packed
 from .kernels.forms import Angles, Norm
-from .kernels.reference import How, attend_gathered, pack, packed_mask, unpack
+from .kernels.reference import How, attend_gathered, bias_of, pack, packed_mask, unpack
 from .latent import latent_of
 from .paged_cache import SCRATCH_BLOCK, LayerShape, PagedCache
 from .tree_rows import TreeRows, along_paths
@@ -309,14 +309,15 @@ def attend_layer(
         length, shared = group.query_len, heads // shape.kv_heads
         if by_path := invariant and group.tree:
             length = 1  # each token is a row of its own
-        k, v = cache.gather_heads(layer, _rows(paged, layer, group, by_path))
+        columns = _columns(paged, layer, group, q.dtype, invariant)
+        k, v = cache.gather_heads(layer, _rows(paged, layer, group, columns, by_path))
         packed_query = pack(q, length, shape.kv_heads)
+        numbers = fixed_order.exact(q.dtype) if invariant else q.dtype
+        bias = partial(_bias, paged, group, columns, how.window, shared, by_path, numbers)
         if invariant:
-            denied = partial(_denied, paged, group, how.window, shared)
-            result = fixed_order.attend(packed_query, k, v, denied, how)
+            result = fixed_order.attend(packed_query, k, v, bias, how)
         else:
-            allowed = _allowed(paged, group, how.window, shared)
-            result = attend_gathered(packed_query, k, v, allowed, how)
+            result = attend_gathered(packed_query, k, v, bias(packed_query.shape[2]), how)
         results.append(unpack(result, length))
     if into is None and len(groups) == 1 and padded == tokens:
         return results[0].contiguous()  # the one group is the whole batch
@@ -436,28 +437,39 @@ def _groups(query_lens: tuple[int, ...], together: bool, trees: int) -> list[_Gr
     ]
 
 
-def _columns(paged: AttentionBatch, group: _Group) -> int:
-    """Of the block tables, those in which a row of the group has keys."""
-    if paged.blocks is None:
-        return paged.block_tables.shape[1]
-    return max(group.of_rows(paged.blocks))
+def _columns(
+    paged: AttentionBatch, layer: int, group: _Group, dtype: torch.dtype, invariant: bool
+) -> int:
+    """Of the block tables, those over which the group attends: at least those with its keys."""
+    cache = paged.cache
+    shape, size = cache.layers[layer], cache.block_size
+    most = paged.block_tables.shape[1]
+    if paged.blocks is not None:
+        most = max(group.of_rows(paged.blocks))
+    keys, step = most * size, math.lcm(UNIT, size)
+    if invariant:
+        device = paged.block_tables.device
+        return (
+            fixed_order.keys_for(keys, step, (shape.key_dim, shape.value_dim), dtype, device)
+            // size
+        )
+    return -(-keys // step) * step // size
 
 
-def _rows(paged: AttentionBatch, layer: int, group: _Group, by_path: bool) -> Tensor:
-    """Index `[R', h, C]` of the group's keys, where C is a whole number of key tiles.
+def _rows(paged: AttentionBatch, layer: int, group: _Group, columns: int, by_path: bool) -> Tensor:
+    """Index `[R', h, C]` of the group's keys, which so many columns of the block tables hold.
 
     `by_path`: of the keys of each token of its trees.
     """
 
     def compute() -> Tensor:
-        tables = group.take(paged.block_tables, group.rows)[:, : _columns(paged, group)]
-        unit = blocks_per_unit(paged.cache.block_size)
-        if more := -tables.shape[1] % unit:
+        tables = group.take(paged.block_tables, group.rows)[:, :columns]
+        if more := columns - tables.shape[1]:
             tables = F.pad(tables, (0, more), value=SCRATCH_BLOCK)
         return paged.cache.head_rows(layer, tables)
 
     heads, length = paged.cache.layers[layer].kv_heads, group.query_len
-    rows = paged.once(("rows", length, group.tree, heads), compute)
+    rows = paged.once(("rows", length, group.tree, heads, columns), compute)
     if not by_path:
         return rows
     starts, bits, width = _of_tree(paged, group)
@@ -467,28 +479,29 @@ def _rows(paged: AttentionBatch, layer: int, group: _Group, by_path: bool) -> Te
     def of_tokens() -> Tensor:
         return along_paths(rows.repeat_interleave(length, dim=0), starts, bits, width)
 
-    return paged.once(("paths", length, heads), of_tokens)
+    return paged.once(("paths", length, heads, columns), of_tokens)
 
 
-def _allowed(
+def _bias(
     paged: AttentionBatch,
     group: _Group,
+    columns: int,
     window: int | None,
     shared: int,
-    by_path: bool = False,
+    by_path: bool,
+    dtype: torch.dtype,
+    count: int,
 ) -> Tensor:
-    """Mask `[R', 1, q · g, C]`: which key each packed query row may attend to. `by_path`: see
-    `_rows`."""
+    """`[R', 1, count, C]`: what is added to the scores of each packed query row, for keys in so
+    many columns of the block tables. What brings the rows to `count` sees all. `by_path`: see
+    `_rows`.
+    """
 
     def compute() -> Tensor:
-        size = paged.cache.block_size
-        unit = math.lcm(UNIT, size)
-        keys = -(-_columns(paged, group) * size // unit) * unit
-        positions = group.take(paged.positions, group.tokens)
         tree = (None, None, 0) if by_path else _of_tree(paged, group)
-        return packed_mask(
-            positions,
-            keys,
+        allowed = packed_mask(
+            group.take(paged.positions, group.tokens),
+            columns * paged.cache.block_size,
             query_len=1 if by_path else group.query_len,
             shared=shared,
             window=window,
@@ -496,19 +509,9 @@ def _allowed(
             bits=tree[1],
             width=tree[2],
         )
+        bias = bias_of(allowed, dtype)
+        more = count - bias.shape[2]
+        return F.pad(bias, (0, 0, 0, more)) if more else bias
 
-    return paged.once(("allowed", group.query_len, by_path, group.tree, window, shared), compute)
-
-
-def _denied(
-    paged: AttentionBatch, group: _Group, window: int | None, shared: int, count: int
-) -> Tensor:
-    """Mask `[R', 1, count, C]`: which key each packed query row may not attend to. What is added
-    to bring the rows to `count` may attend to all."""
-
-    def compute() -> Tensor:
-        denied = ~_allowed(paged, group, window, shared, by_path=group.tree)
-        more = count - denied.shape[2]
-        return F.pad(denied, (0, 0, 0, more)) if more else denied
-
-    return paged.once(("denied", group.query_len, group.tree, window, shared, count), compute)
+    key = ("bias", group.query_len, group.tree, columns, window, shared, by_path, dtype, count)
+    return paged.once(key, compute)

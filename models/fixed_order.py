@@ -1,218 +1,98 @@
 """Softmax attention in which every sum has one order, whatever else is in the batch.
 
-A pass takes one product of queries and keys, one softmax, and one product of its weights and the
-values, over all keys at once. Keys that a row may not see have weight zero, and add exact zeros; so
-longer block tables change nothing, as long as the library adds what is left in the same order. It
-need not: many keys it adds in parts, which it cuts by their number. So there is an order that is
-meant,
-
-* queries in tiles of the fewest rows that give a row the same bits anywhere in the tile,
-* keys in tiles of so many that fewer of them, with zeros after, give the same bits,
-* tiles of keys added one after the other,
-
-and a larger product is used where a trial gave its bits. Libraries choose their kernels by shape,
-never by content, so random numbers tell.
+There are two ways: the library's fused attention (`attention_fused.py`), where that has one order
+and can do what the model asks, and single operations (`attention_sums.py`).
 
 Shapes: R rows (requests), h key/value heads, M packed queries of a row and head, C keys of a row, a
-multiple of `UNIT`, D and D' widths of keys and values, N = R · h.
+multiple of `UNIT`, D and D' widths of keys and values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache, reduce
 from itertools import accumulate
-from math import gcd
-from typing import Any, Literal
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import _disable_current_modes
 
-from .invariant import proven_tiles, tile_plan
+from .attention_fused import Fused, fused
+from .attention_sums import by_sums
+from .attention_tiles import Like, joined
+from .invariant import tile_plan
 from .kernels.reference import How
 
-UNIT = 64
-"""Keys come in multiples of it: whole vectors, which functions of single numbers take alike."""
 
-QUERY_TILES = (4, 8, 16, 32, 64, 128)
-"""Rows (query tokens times heads that share a key head) per product that are tried."""
+class Way(Protocol):
+    """To attend, in an order of sums."""
 
-KEY_TILES = (512, 384, 256, 192, 128)
-"""Keys per product that are tried for the order that is meant, from the most on."""
+    @property
+    def queries(self) -> tuple[int, ...]:
+        """Ascending: numbers of queries that may be attended together."""
+        ...
 
-TRIED = 1 << 22
-"""Numbers in a product and what it is made of, up to which one is tried."""
+    def laid(self, query: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`query[R, h, M, D]`, `k[R, h, C, D]` and `v[R, h, C, D']` as `attend` takes them."""
+        ...
+
+    def attend(
+        self, query: Tensor, k: Tensor, v: Tensor, bias: Tensor, how: How, sinks: Tensor | None
+    ) -> Tensor:
+        """`[R, h, M, D']` of so many queries, `bias[R, 1, M, C]` and `sinks[1, h, M, 1]`."""
+        ...
 
 
-def attend(
-    query: Tensor, k: Tensor, v: Tensor, denied: Callable[[int], Tensor], how: How
-) -> Tensor:
+def attend(query: Tensor, k: Tensor, v: Tensor, bias: Callable[[int], Tensor], how: How) -> Tensor:
     """`[R, h, M, D']` of `query[R, h, M, D]`, `k[R, h, C, D]`, `v[R, h, C, D']`.
 
-    `denied` makes the mask `[R, 1, M', C]` of M' ≥ M queries, of which those from M on are padding.
-    Half precision is widened, and the result rounded.
+    `bias` makes `[R, 1, M', C]` of M' ≥ M queries, of the type of `exact(query.dtype)`: zero, and
+    minus infinity of what a query may not see. The queries from M on are padding. There are C keys
+    as by `keys_for`. Half precision is widened, and the result rounded.
     """
-    given = query.dtype
-    exact = torch.promote_types(given, torch.float32)
-    rows, heads, count, _ = query.shape
-    query, k, v = (each.to(exact).flatten(0, 1) for each in (query, k, v))
-    if gap := -query.shape[-1] % 4:  # with it, four query rows start at a new cache line
-        query, k = F.pad(query, (0, gap)), F.pad(k, (0, gap))
-    sums = _sums(k.shape[-1], v.shape[-1], exact, k.device, torch.get_num_threads())
-    plan = tile_plan(count, sums.queries)
-    if padding := sum(plan) - count:
+    given, heads, queries = query.dtype, query.shape[1], query.shape[2]
+    query, k, v = (each.to(exact(given)) for each in (query, k, v))
+    way = _way(k.shape[-1], v.shape[-1], query.dtype, k.device, how)
+    query, k, v = way.laid(query, k, v)
+    plan = tile_plan(queries, way.queries)
+    if padding := sum(plan) - queries:
         query = F.pad(query, (0, 0, 0, padding))
-    hidden, sinks = denied(sum(plan)), how.packed_sinks(heads, count, exact)
-    if sinks is not None:  # as one key more, and others that nobody sees
+    hidden, sinks = bias(sum(plan)), how.packed_sinks(heads, queries, query.dtype)
+    if sinks is not None:
         sinks = F.pad(sinks, (0, 0, 0, padding))
-        sinks = F.pad(sinks, (0, UNIT - 1), value=-torch.inf).expand(rows, -1, -1, -1)
     parts = []
     for end, size in zip(accumulate(plan), plan, strict=True):
-        here = slice(end - size, end)
-        scores = how.capped(sums.scores(query[:, here], k, how.scaling))
-        scores = scores.view(rows, heads, size, -1)
-        scores.masked_fill_(hidden[:, :, here], -torch.inf)
-        if sinks is not None:
-            scores = torch.cat([scores, sinks[:, :, here]], dim=-1)
-        weights = scores.softmax(dim=-1)[..., : k.shape[1]]
-        parts.append(sums.mixtures(weights.flatten(0, 1), v))
-    return _joined(parts, 1)[:, :count].view(rows, heads, count, -1).to(given)
+        tile = slice(end - size, end)
+        own = None if sinks is None else sinks[:, :, tile]
+        parts.append(way.attend(query[:, :, tile], k, v, hidden[:, :, tile], how, own))
+    return joined(parts, 2)[:, :, :queries].to(given)
 
 
-def blocks_per_unit(block_size: int) -> int:
-    """Block tables with a multiple of so many columns have whole units of keys. Raises nothing."""
-    return UNIT // gcd(UNIT, block_size)
+def exact(dtype: torch.dtype) -> torch.dtype:
+    """The precision in which numbers of type `dtype` are attended. Raises nothing."""
+    return torch.promote_types(dtype, torch.float32)
 
 
-Product = Literal["scores", "mixtures"]
+def keys_for(
+    least: int, step: int, dims: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> int:
+    """How many keys to attend over, a multiple of `step`, where `least` are needed.
+
+    `dims` are D and D', `step` is a multiple of `UNIT`. Raises nothing.
+    """
+    whole = -(-least // step) * step
+    library = _library(*dims, exact(dtype), device)
+    return whole if library is None else library.keys(whole, step)
 
 
-@dataclass
-class Sums:
-    """Products over keys `[N, C, D]` and values `[N, C, D']` whose sums have one order."""
-
-    queries: tuple[int, ...]
-    """Ascending: numbers of queries to multiply at a time. The first is that of the order."""
-    keys: int
-    """Keys per tile of the order."""
-    dims: tuple[int, int]  # D, D'
-    like: dict[str, Any]
-    """Type and device of all numbers."""
-    _as_meant: dict[tuple[str, int, int], bool] = field(default_factory=dict)  # by product, M, C
-
-    def scores(self, query: Tensor, k: Tensor, scaling: float) -> Tensor:
-        """`[N, M, C]`: products of `query[N, M, D]` and `k[N, C, D]`, times `scaling`."""
-        if self.at_once("scores", query.shape[1], k.shape[1]):
-            return _scores(query, k, scaling)
-        if k.shape[1] > self.keys:
-            tiles = torch.split(k, self.keys, dim=1)
-            return _joined([self.scores(query, tile, scaling) for tile in tiles], 2)
-        return self._scores_in_order(query, k, scaling)
-
-    def mixtures(self, weights: Tensor, v: Tensor) -> Tensor:
-        """`[N, M, D']`: sums of `v[N, C, D']` by `weights[N, M, C]`."""
-        if self.at_once("mixtures", weights.shape[1], v.shape[1]):
-            return torch.bmm(weights, v)
-        if v.shape[1] > self.keys:  # a tile of keys may be taken at once where all may not
-            parts = torch.split(weights, self.keys, dim=2), torch.split(v, self.keys, dim=1)
-            return reduce(torch.add, map(self.mixtures, *parts))
-        return self._mixtures_in_order(weights, v)
-
-    def _scores_in_order(self, query: Tensor, k: Tensor, scaling: float) -> Tensor:
-        def of(part: Tensor) -> Tensor:
-            return _joined(
-                [_scores(part, tile, scaling) for tile in torch.split(k, self.keys, dim=1)], 2
-            )
-
-        return _joined([of(part) for part in torch.split(query, self.queries[0], dim=1)], 1)
-
-    def _mixtures_in_order(self, weights: Tensor, v: Tensor) -> Tensor:
-        def of(part: Tensor) -> Tensor:
-            tiles = zip(
-                torch.split(part, self.keys, dim=2), torch.split(v, self.keys, dim=1), strict=True
-            )
-            return reduce(torch.add, (torch.bmm(*tile) for tile in tiles))
-
-        return _joined([of(part) for part in torch.split(weights, self.queries[0], dim=1)], 1)
-
-    def at_once(self, product: Product, queries: int, keys: int) -> bool:
-        """Whether a product of so many has the bits of the order; tried once for each shape."""
-        known = self._as_meant.get((product, queries, keys))
-        if known is None:
-            with _disable_current_modes():  # what is tried is no part of what they watch or record
-                known = self._tried(product, queries, keys)
-            self._as_meant[product, queries, keys] = known
-        return known
-
-    def _tried(self, product: Product, queries: int, keys: int) -> bool:
-        dim = self.dims[product == "mixtures"]
-        if queries * keys + (queries + keys) * dim > TRIED:
-            return False
-        lines = _random(keys, dim, self.like)  # of keys, or of values
-        if product == "scores":
-            query = _random(queries, dim, self.like)
-            whole = _scores(query, lines, _SCALING)
-            return torch.equal(whole, self._scores_in_order(query, lines, _SCALING))
-        weights = _random(queries, keys, self.like).abs()
-        return torch.equal(torch.bmm(weights, lines), self._mixtures_in_order(weights, lines))
+def _way(key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device, how: How) -> Way:
+    library = _library(key_dim, value_dim, dtype, device) if how.softcap is None else None
+    if library is not None:
+        return library
+    return by_sums(key_dim, value_dim, Like(dtype, device), torch.get_num_threads())
 
 
-@cache
-def _sums(key_dim: int, value_dim: int, dtype: torch.dtype, device: Any, threads: int) -> Sums:
-    """Those for keys `[N, C, D]` and values `[N, C, D']` of such a type, with so many threads."""
-    dims, like = (key_dim, value_dim), {"dtype": dtype, "device": device}
-    with _disable_current_modes():
-        queries = _query_tiles(dims, like)
-        return Sums(queries, _key_tile(queries[0], value_dim, like), dims, like)
-
-
-def _query_tiles(dims: tuple[int, int], like: dict[str, Any]) -> tuple[int, ...]:
-    """Row counts at which both products give a row the same bits."""
-    top = QUERY_TILES[-1]
-    given, width = (_random(top, columns, like).transpose(0, 1) for columns in (dims[0], UNIT))
-    k, v = (_random(UNIT, dim, like) for dim in dims)
-
-    def scores(rows: Tensor) -> Tensor:
-        return _scores(rows.transpose(0, 1), k, _SCALING).transpose(0, 1)
-
-    def mixtures(rows: Tensor) -> Tensor:
-        return torch.bmm(rows.transpose(0, 1), v).transpose(0, 1)
-
-    good = set(proven_tiles(scores, given, QUERY_TILES))
-    return tuple(sorted(good & set(proven_tiles(mixtures, width, QUERY_TILES)))) or (1,)
-
-
-def _key_tile(queries: int, value_dim: int, like: dict[str, Any]) -> int:
-    """The most keys to which fewer may be filled up with zeros, and the bits stay."""
-
-    def alike(size: int) -> bool:
-        weights, v = _random(queries, size, like).abs(), _random(size, value_dim, like)
-        for fewer in range(size - UNIT, 0, -UNIT):
-            weights[:, :, fewer:] = 0
-            short = torch.bmm(weights[:, :, :fewer], v[:, :fewer])
-            if not torch.equal(torch.bmm(weights, v), short):
-                return False
-        return True
-
-    return next(filter(alike, KEY_TILES), UNIT)
-
-
-def _scores(query: Tensor, k: Tensor, scaling: float) -> Tensor:
-    ignored = query.new_empty(1)
-    return torch.baddbmm(ignored, query, k.transpose(1, 2), beta=0, alpha=scaling)
-
-
-def _joined(parts: list[Tensor], dim: int) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
-
-
-def _random(lines: int, columns: int, like: dict[str, Any]) -> Tensor:
-    """`[3, lines, columns]`: as of three heads."""
-    generator = torch.Generator().manual_seed(lines + columns)
-    return torch.randn(3, lines, columns, generator=generator).to(**like)
-
-
-_SCALING = 0.3
+def _library(
+    key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device
+) -> Fused | None:
+    return fused(key_dim, value_dim, Like(dtype, device), torch.get_num_threads())

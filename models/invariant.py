@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..backends import backend_of
 from ..backends.operations import address_of
@@ -51,7 +52,14 @@ _SMALLEST = 8  # rows, from which on libraries multiply in one way
 _VECTOR = 64  # elements; at least what any CPU kernel handles in one unrolled vector step
 _GRAIN = 32768  # elements; torch gives a further thread work only beyond this many
 
+_LARGE_TILE = 64
+"""Rows per tile: where none so large is proven, products are of a kind that goes one by one."""
+
+TOGETHER = (4, 2)
+"""Whole tiles that are tried as one product, from the most on, when a pass has so many."""
+
 _tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
+_together: dict[tuple[object, ...], bool] = {}
 
 
 @dataclass(frozen=True)
@@ -208,7 +216,7 @@ def _in_tiles(form: _Form, x: Tensor, weight: Tensor, bias: Tensor | None = None
     flat = x.reshape(rows, x.shape[-1])
     if rows == 0:
         return x.new_empty(*x.shape[:-1], form.multiply(flat, weight, bias).shape[-1])
-    plan = tile_plan(rows, _proven(form, weight, bias))
+    plan = _plan(form, weight, bias, rows)
     padding = sum(plan) - rows
     if padding:
         flat = F.pad(flat, (0, 0, 0, padding))
@@ -216,6 +224,47 @@ def _in_tiles(form: _Form, x: Tensor, weight: Tensor, bias: Tensor | None = None
     made = [form.multiply(part, weight, bias) for part in parts]
     out = made[0] if len(made) == 1 else torch.cat(made)
     return out[:rows].view(*x.shape[:-1], out.shape[-1])
+
+
+def _plan(form: _Form, weight: Tensor, bias: Tensor | None, rows: int) -> tuple[int, ...]:
+    """By how many rows to multiply: a `tile_plan`, of which whole tiles may be taken together."""
+    tiles = _proven(form, weight, bias)
+    plan = tile_plan(rows, tiles)
+    whole = plan.count(tiles[-1])
+    if whole < TOGETHER[-1] or tiles[-1] < _LARGE_TILE or not backend_of(weight.device).on_host:
+        return plan
+    parts: list[int] = []
+    for many in TOGETHER:
+        size = many * tiles[-1]
+        if whole >= many and _as_in_tiles(form, weight, bias, size, tiles[-1]):
+            parts += [size] * (whole // many)
+            whole %= many
+    return (*parts, *plan[sum(parts) // tiles[-1] :])
+
+
+def _as_in_tiles(form: _Form, weight: Tensor, bias: Tensor | None, size: int, tile: int) -> bool:
+    """Whether `size` rows at once have the bits of tiles; tried when there are so many.
+
+    By the weights themselves, since that is no time to make others: so in single precision, in
+    which nearly all sums show their order.
+    """
+    key = (*_key(form, weight, bias), size)
+    known = _together.get(key)
+    if known is None:
+        with _disable_current_modes():  # what is tried is no part of what they watch or record
+            known = _together[key] = weight.dtype == torch.float32 and _tried_together(
+                form, weight, bias, size, tile
+            )
+    return known
+
+
+def _tried_together(form: _Form, weight: Tensor, bias: Tensor | None, size: int, tile: int) -> bool:
+    draw = torch.Generator().manual_seed(0)
+    rows = form.rows(torch.randn(size, weight.shape[form.summed], generator=draw), weight)
+    rows = rows.to(weight.device)
+    whole = form.multiply(rows, weight, bias)
+    parts = [form.multiply(part, weight, bias) for part in torch.split(rows, tile)]
+    return torch.equal(whole, torch.cat(parts))
 
 
 def _proven(form: _Form, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
@@ -246,7 +295,9 @@ def _gap(x: Tensor, weight: Tensor) -> int:
 
 
 def _try_tiles(form: _Form, weight: Tensor, bias: Tensor | None) -> tuple[int, ...]:
-    sizes = TILES if weight.numel() < LARGE else tuple(tile for tile in TILES if tile <= 64)
+    sizes = (
+        TILES if weight.numel() < LARGE else tuple(tile for tile in TILES if tile <= _LARGE_TILE)
+    )
     other, columns = cancelling(weight, form.summed, sizes[-1])
     rows, nothing = form.rows(columns, weight), None if bias is None else torch.zeros_like(bias)
     rounded = other is weight and weight.element_size() < 4
@@ -322,7 +373,11 @@ def _linear_forward(module: nn.Linear, x: Tensor) -> Tensor:
         return out.view(*x.shape[:-1], out.shape[-1])
     result = linear(x, weight, module.bias)
     tiles = _tiles.get(_key(_LINEAR, weight, module.bias))
-    single[what] = tiles is not None and _gap(x, weight) == 0 and tile_plan(rows, tiles) == (rows,)
+    single[what] = (
+        tiles is not None
+        and _gap(x, weight) == 0
+        and _plan(_LINEAR, weight, module.bias, rows) == (rows,)
+    )
     return result
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .attention import AttentionBatch
-from .fixed_order import blocks_per_unit
+from .attention_tiles import blocks_per_unit
 from .paged_cache import SCRATCH_BLOCK, SCRATCH_SLOT
 
 FEW = 8

@@ -91,15 +91,19 @@ def packed_mask(
     return by_row.reshape(-1, 1, query_len * shared, keys)
 
 
-def attend_gathered(query: Tensor, k: Tensor, v: Tensor, allowed: Tensor, how: How) -> Tensor:
+def bias_of(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores so that keys count which are `allowed[...]`: `[...]` of `dtype`."""
+    return torch.zeros_like(allowed, dtype=dtype).masked_fill_(~allowed, -torch.inf)
+
+
+def attend_gathered(query: Tensor, k: Tensor, v: Tensor, bias: Tensor, how: How) -> Tensor:
     """`[R, h, M, D']` of `query[R, h, M, D]`, `k[R, h, C, D]`, `v[R, h, C, D']`.
 
-    `allowed[R, 1, M, C]` bool: which key a row of the query may attend to.
+    `bias[R, 1, M, C]`: zero, and minus infinity of a key that a row of the query may not see.
     """
     if how.softcap is None and how.sinks is None:
-        return F.scaled_dot_product_attention(query, k, v, attn_mask=allowed, scale=how.scaling)
-    scores = how.scores((query @ k.transpose(2, 3)).float())
-    scores = scores.masked_fill(~allowed, -torch.inf)
+        return F.scaled_dot_product_attention(query, k, v, attn_mask=bias, scale=how.scaling)
+    scores = how.scores((query @ k.transpose(2, 3)).float()) + bias
     sinks = how.packed_sinks(k.shape[1], query.shape[2], scores.dtype)
     if sinks is not None:
         scores = torch.cat([scores, sinks.expand(len(scores), -1, -1, 1)], dim=-1)
@@ -146,4 +150,5 @@ def attend(
         width=width,
     )
     packed = pack(query, query_len, kv_heads)
-    return unpack(attend_gathered(packed, k, v, allowed, how), query_len)
+    bias = bias_of(allowed, query.dtype)
+    return unpack(attend_gathered(packed, k, v, bias, how), query_len)

@@ -14,7 +14,7 @@ import torch
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.run import EXECUTORS, Executor
-from stepweave.models import fixed_order, invariant
+from stepweave.models import attention_sums, invariant
 from stepweave.nodes.ops import inputs as model_inputs
 from stepweave.testing.checking.memory import Walker
 from stepweave.testing.devices.virtual_streams import Deferred
@@ -42,7 +42,7 @@ def trying() -> Iterator[None]:
         with asking_is_allowed():
             return tried(*args)  # type: ignore[arg-type]
 
-    with patch.object(fixed_order, "proven_tiles", tried_out):
+    with patch.object(attention_sums, "proven_tiles", tried_out):
         yield
 
 

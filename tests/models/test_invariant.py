@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stepweave.backends.tape.arrange import Pool
+from stepweave.backends.tape.recording import Tape
 from stepweave.models import invariant
 from stepweave.models.cancelling import cancelling
 from stepweave.models.causal_lm import CausalLM
@@ -124,6 +127,51 @@ def test_a_matrix_that_cannot_be_copied_in_its_form_is_tried_itself() -> None:
     other, rows = cancelling(weight, 1, 6)
     assert other is weight
     assert rows.abs().amin() > 0, "plain random numbers"
+
+
+def products_of(monkeypatch: pytest.MonkeyPatch, wrong_from: int) -> list[int]:
+    """How many rows are multiplied at a time from now on; so many and more in another order."""
+    made: list[int] = []
+    own = invariant._LINEAR.multiply
+
+    def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        made.append(len(rows))
+        out = own(rows, weight, bias)
+        return out if len(rows) < wrong_from else out.nextafter(out + 1)
+
+    monkeypatch.setattr(invariant, "_LINEAR", replace(invariant._LINEAR, multiply=multiply))
+    monkeypatch.setattr(invariant, "_together", {})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("wrong_from", "expected"),
+    [(9999, [512, 256, 128, 48]), (400, [256, 256, 256, 128, 48]), (200, [128] * 7 + [48])],
+)
+def test_whole_tiles_are_one_product_where_it_has_their_bits(
+    monkeypatch: pytest.MonkeyPatch, wrong_from: int, expected: list[int]
+) -> None:
+    weight, x = torch.randn(512, 256), torch.randn(7 * 128 + 40, 256)
+    if invariant._proven(invariant._LINEAR, weight, None)[-1] != 128:
+        pytest.skip("no products of 128 rows have the bits of fewer here")
+    wanted = torch.cat([linear(part, weight) for part in x.split(128)])
+    made = products_of(monkeypatch, wrong_from)
+    linear(x, weight)  # tries
+    made.clear()
+    assert torch.equal(linear(x, weight), wanted)
+    assert made == expected
+
+
+def test_what_tries_whole_tiles_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x, out = torch.randn(512, 256), torch.randn(256, 256), torch.empty(256, 512)
+    monkeypatch.setattr(invariant, "_together", {})
+    linear(x[:128], weight)
+    tape = Tape(Pool())
+    with torch.inference_mode(), tape.capture():
+        out.copy_(linear(x, weight))
+    assert tape.refused is None
+    assert tape.size <= 4, "a product and a copy, or two products that are joined"
+    assert invariant._together
 
 
 @pytest.mark.parametrize("rows", range(1, 300, 7))

@@ -58,7 +58,9 @@ class Fused:
         return next(n for n in count(whole, step) if (n % PART or PART) in self.ends)
 
     def laid(self, query: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As `Way.laid`."""
+        """`[R, h, M, W]`, `[R, h, C, W]`, `[R, h, C, W]`: `query[R, h, M, D]`, `k[R, h, C, D]` and
+        `v[R, h, C, D']` as `attend` takes them.
+        """
         gaps = (self.width - each.shape[-1] for each in (query, k, v))
         padded = (
             F.pad(each, (0, gap)) if gap else each
@@ -70,7 +72,9 @@ class Fused:
     def attend(
         self, query: Tensor, k: Tensor, v: Tensor, bias: Tensor, how: How, sinks: Tensor | None
     ) -> Tensor:
-        """As `Way.attend`, but for a soft cap."""
+        """`[R, h, M, D']` of `query[R, h, M, W]`, `k[R, h, C, W]`, `v[R, h, C, W]`,
+        `bias[R, 1, M, C]` and `sinks[1, h, M, 1]`; as `Way.attend`, but for a soft cap.
+        """
         if k.shape[2] <= self.most:
             mixed, summed = _fused(query, k, v, bias, how.scaling)
         else:

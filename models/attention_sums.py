@@ -57,7 +57,9 @@ class Sums:
     _as_meant: dict[tuple[str, int, int], bool] = field(default_factory=dict)  # by product, M, C
 
     def laid(self, query: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As `Way.laid`."""
+        """`[R, h, M, W]`, `[R, h, C, W]`, `[R, h, C, D']`: `query[R, h, M, D]`, `k[R, h, C, D]` and
+        `v[R, h, C, D']` as `attend` takes them; W is D and what aligns it.
+        """
         if gap := self.dims[0] - query.shape[-1]:
             query, k = F.pad(query, (0, gap)), F.pad(k, (0, gap))
         return query, k, v
@@ -65,7 +67,9 @@ class Sums:
     def attend(
         self, query: Tensor, k: Tensor, v: Tensor, bias: Tensor, how: How, sinks: Tensor | None
     ) -> Tensor:
-        """As `Way.attend`."""
+        """`[R, h, M, D']` of `query[R, h, M, W]`, `k[R, h, C, W]`, `v[R, h, C, D']`,
+        `bias[R, 1, M, C]` and `sinks[1, h, M, 1]`: see `Way.attend`.
+        """
         rows, heads, count, _ = query.shape
         flat_k, flat_v = k.flatten(0, 1), v.flatten(0, 1)
         scores = how.capped(self.scores(query.flatten(0, 1), flat_k, how.scaling))

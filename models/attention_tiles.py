@@ -19,7 +19,7 @@ def blocks_per_unit(block_size: int) -> int:
 
 
 def joined(parts: list[Tensor], dim: int) -> Tensor:
-    """`parts[n][...]` along `dim`; a single one is not copied."""
+    """`[...]`: all of `parts[...]`, along `dim`; a single one is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
 
 

@@ -4,7 +4,7 @@ There are two ways: the library's fused attention (`attention_fused.py`), where 
 and can do what the model asks, and single operations (`attention_sums.py`).
 
 Shapes: R rows (requests), h key/value heads, M packed queries of a row and head, C keys of a row, a
-multiple of `UNIT`, D and D' widths of keys and values.
+multiple of `UNIT`, D and D' widths of keys and values, W and W' the same with padding.
 """
 
 from __future__ import annotations
@@ -33,13 +33,19 @@ class Way(Protocol):
         ...
 
     def laid(self, query: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`query[R, h, M, D]`, `k[R, h, C, D]` and `v[R, h, C, D']` as `attend` takes them."""
+        """`[R, h, M, W]`, `[R, h, C, W]`, `[R, h, C, W']`: `query[R, h, M, D]`, `k[R, h, C, D]`
+        and `v[R, h, C, D']` as `attend` takes them.
+        """
         ...
 
     def attend(
         self, query: Tensor, k: Tensor, v: Tensor, bias: Tensor, how: How, sinks: Tensor | None
     ) -> Tensor:
-        """`[R, h, M, D']` of so many queries, `bias[R, 1, M, C]` and `sinks[1, h, M, 1]`."""
+        """`[R, h, M, D']` of a tile of queries; what is given is as `laid` gives it.
+
+        `query[R, h, M, W]`, `k[R, h, C, W]`, `v[R, h, C, W']`, `bias[R, 1, M, C]`,
+        `sinks[1, h, M, 1]`.
+        """
         ...
 
 

@@ -64,10 +64,12 @@ def test_bits_depend_on_no_number_of_queries_rows_or_keys(
 
     first = keys(seen)
     wanted = attend(query, k[:, :, :first], v[:, :, :first], hidden(first, seen=seen), HOW[how])
-    exact = [x.double() for x in (query, k[:, :, :first], v[:, :, :first])]
     sinks = HOW[how].sinks
     plain = replace(HOW[how], sinks=None if sinks is None else sinks.double())
-    close = attend_gathered(*exact, hidden(first, seen=seen)(12).double(), plain)
+    widened = hidden(first, seen=seen)(12).double()
+    close = attend_gathered(
+        query.double(), k[:, :, :first].double(), v[:, :, :first].double(), widened, plain
+    )
     torch.testing.assert_close(wanted.double(), close, rtol=1e-4, atol=1e-5)
     for least in range(seen, 1537, 190):
         some, mixed = k[:, :, : keys(least)], v[:, :, : keys(least)]

@@ -52,7 +52,6 @@ class Misplaced(Exception):
 
 class _Here(threading.local):
     side: Side | None = None
-    may_ask = 0
 
 
 class _Switch:
@@ -322,8 +321,6 @@ class DeviceOp(Dispatch):
         self, operation: Any, types: object, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if HERE.may_ask:
-            return operation(*args, **kwargs)
         if is_composite(operation):
             with self:
                 return composed(operation, args, kwargs)
@@ -375,16 +372,6 @@ def side(which: Side | None) -> Iterator[None]:
         yield
     finally:
         HERE.side = before
-
-
-@contextmanager
-def asking_is_allowed() -> Iterator[None]:
-    """For code that may wait for the device, once."""
-    HERE.may_ask += 1
-    try:
-        yield
-    finally:
-        HERE.may_ask -= 1
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,11 +13,10 @@ import torch
 from stepweave.configs.load import load_config
 from stepweave.configs.schema import PipelineConfig
 from stepweave.executors.run import EXECUTORS, Executor
-from stepweave.models import attention_sums, invariant
 from stepweave.nodes.ops import inputs as model_inputs
 from stepweave.testing.checking.memory import Walker
 from stepweave.testing.devices.virtual_streams import Deferred
-from tests.device.emulated import BACKEND, DEVICE, Emulated, Placed, asking_is_allowed
+from tests.device.emulated import BACKEND, DEVICE, Emulated, Placed
 from tests.device.pipelines import (
     DRAFTERS,
     Told,
@@ -31,19 +29,6 @@ from tests.device.pipelines import (
 
 CPU = torch.device("cpu")
 BELOW: dict[str, Executor] = {**EXECUTORS, "deferred": Deferred(3)}
-
-
-@pytest.fixture(autouse=True)
-def trying() -> Iterator[None]:
-    """Models may try out, once for each shape, which products are invariant: see `MAY_ASK`."""
-    tried = invariant.proven_tiles
-
-    def tried_out(*args: object) -> object:
-        with asking_is_allowed():
-            return tried(*args)  # type: ignore[arg-type]
-
-    with patch.object(attention_sums, "proven_tiles", tried_out):
-        yield
 
 
 @pytest.mark.sampled(1)

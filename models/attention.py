@@ -13,7 +13,6 @@ Shapes: R rows (requests), T tokens, B blocks, H query heads, h key/value heads,
 q query tokens of a row, C = keys of a row (padded), D head width.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -30,7 +29,7 @@ from ..backends import backend_of
 from ..backends.kernels import asked_for
 from ..graph.pieces import Between
 from . import fixed_order
-from .attention_tiles import UNIT
+from .attention_tiles import blocks_per_unit, multiple
 from .kernels import operators, packed
 from .kernels.forms import Angles, Norm
 from .kernels.reference import How, attend_gathered, bias_of, pack, packed_mask, unpack
@@ -309,7 +308,7 @@ def attend_layer(
         length, shared = group.query_len, heads // shape.kv_heads
         if by_path := invariant and group.tree:
             length = 1  # each token is a row of its own
-        columns = _columns(paged, layer, group, q.dtype, invariant)
+        columns = _columns(paged, layer, group, q.dtype, how, invariant)
         k, v = cache.gather_heads(layer, _rows(paged, layer, group, columns, by_path))
         packed_query = pack(q, length, shape.kv_heads)
         numbers = fixed_order.exact(q.dtype) if invariant else q.dtype
@@ -438,22 +437,23 @@ def _groups(query_lens: tuple[int, ...], together: bool, trees: int) -> list[_Gr
 
 
 def _columns(
-    paged: AttentionBatch, layer: int, group: _Group, dtype: torch.dtype, invariant: bool
+    paged: AttentionBatch,
+    layer: int,
+    group: _Group,
+    dtype: torch.dtype,
+    how: How,
+    invariant: bool,
 ) -> int:
     """Of the block tables, those over which the group attends: at least those with its keys."""
-    cache = paged.cache
-    shape, size = cache.layers[layer], cache.block_size
-    most = paged.block_tables.shape[1]
+    shape, size = paged.cache.layers[layer], paged.cache.block_size
+    least = paged.block_tables.shape[1]
     if paged.blocks is not None:
-        most = max(group.of_rows(paged.blocks))
-    keys, step = most * size, math.lcm(UNIT, size)
-    if invariant:
-        device = paged.block_tables.device
-        return (
-            fixed_order.keys_for(keys, step, (shape.key_dim, shape.value_dim), dtype, device)
-            // size
-        )
-    return -(-keys // step) * step // size
+        least = max(group.of_rows(paged.blocks))
+    unit = blocks_per_unit(size)
+    if not invariant:
+        return multiple(least, unit)
+    dims, device = (shape.key_dim, shape.value_dim), paged.block_tables.device
+    return fixed_order.keys_for(least * size, unit * size, dims, dtype, device, how) // size
 
 
 def _rows(paged: AttentionBatch, layer: int, group: _Group, columns: int, by_path: bool) -> Tensor:

@@ -23,10 +23,9 @@ from itertools import count
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .attention_tiles import QUERY_TILES, UNIT, Like
+from .attention_tiles import QUERY_TILES, UNIT, Like, aligned, multiple, widened
 from .invariant import elementwise
 from .kernels.reference import How
 
@@ -36,7 +35,6 @@ PART = 512
 MOST = 4 * PART
 """Keys that it is given at a time."""
 
-_ALIGNED = 4  # numbers: with it, four query rows start at a new cache line
 _FEW, _MANY = 16, 64  # queries that are compared
 
 
@@ -52,22 +50,16 @@ class Fused:
     value_dim: int
     most: int = MOST
 
-    def keys(self, least: int, step: int) -> int:
-        """How many keys to attend over, of which `least` are needed: a multiple of `step`."""
-        whole = -(-least // step) * step
-        return next(n for n in count(whole, step) if (n % PART or PART) in self.ends)
+    def keys_for(self, least: int, step: int) -> int:
+        """As `Way.keys_for`."""
+        sizes = count(multiple(least, step), step)
+        return next(n for n in sizes if (n % PART or PART) in self.ends)
 
     def laid(self, query: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`[R, h, M, W]`, `[R, h, C, W]`, `[R, h, C, W]`: `query[R, h, M, D]`, `k[R, h, C, D]` and
         `v[R, h, C, D']` as `attend` takes them.
         """
-        gaps = (self.width - each.shape[-1] for each in (query, k, v))
-        padded = (
-            F.pad(each, (0, gap)) if gap else each
-            for each, gap in zip((query, k, v), gaps, strict=True)
-        )
-        query, k, v = padded
-        return query, k, v
+        return widened(query, self.width), widened(k, self.width), widened(v, self.width)
 
     def attend(
         self, query: Tensor, k: Tensor, v: Tensor, bias: Tensor, how: How, sinks: Tensor | None
@@ -122,8 +114,7 @@ def fused(key_dim: int, value_dim: int, like: Like, threads: int) -> Fused | Non
     """
     if like.dtype != torch.float32:
         return None
-    width = max(key_dim, value_dim)
-    width += -width % _ALIGNED
+    width = aligned(max(key_dim, value_dim))
     with _disable_current_modes(), suppress(NotImplementedError):  # there is none for the device
         trial = _Trial(width, like)
         ends = frozenset(filter(trial.may_end, range(UNIT, PART + 1, UNIT)))

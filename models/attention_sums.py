@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .attention_tiles import QUERY_TILES, UNIT, Like, joined
+from .attention_tiles import QUERY_TILES, UNIT, Like, aligned, joined, multiple, widened
 from .invariant import proven_tiles
 from .kernels.reference import How
 
@@ -38,8 +38,6 @@ KEY_TILES = (512, 384, 256, 192, 128)
 TRIED = 1 << 22
 """Numbers in a product and what it is made of, up to which one is tried."""
 
-
-_ALIGNED = 4  # numbers: with it, four query rows start at a new cache line
 
 Product = Literal["scores", "mixtures"]
 
@@ -56,13 +54,15 @@ class Sums:
     like: Like
     _as_meant: dict[tuple[str, int, int], bool] = field(default_factory=dict)  # by product, M, C
 
+    def keys_for(self, least: int, step: int) -> int:
+        """As `Way.keys_for`."""
+        return multiple(least, step)
+
     def laid(self, query: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`[R, h, M, W]`, `[R, h, C, W]`, `[R, h, C, D']`: `query[R, h, M, D]`, `k[R, h, C, D]` and
         `v[R, h, C, D']` as `attend` takes them; W is D and what aligns it.
         """
-        if gap := self.dims[0] - query.shape[-1]:
-            query, k = F.pad(query, (0, gap)), F.pad(k, (0, gap))
-        return query, k, v
+        return widened(query, self.dims[0]), widened(k, self.dims[0]), v
 
     def attend(
         self, query: Tensor, k: Tensor, v: Tensor, bias: Tensor, how: How, sinks: Tensor | None
@@ -140,7 +140,7 @@ class Sums:
 @cache
 def by_sums(key_dim: int, value_dim: int, like: Like, threads: int) -> Sums:
     """For keys `[R, h, C, D]` and values `[R, h, C, D']`, with so many threads. Raises nothing."""
-    key_dim += -key_dim % _ALIGNED
+    key_dim = aligned(key_dim)
     with _disable_current_modes():
         queries = _query_tiles((key_dim, value_dim), like)
         tile = _key_tile(queries[0], value_dim, like)

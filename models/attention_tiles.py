@@ -5,6 +5,7 @@ from math import gcd
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 UNIT = 64
 """Keys come in multiples of it: whole vectors, which functions of single numbers take alike."""
@@ -16,6 +17,22 @@ QUERY_TILES = (4, 8, 16, 32, 64, 128)
 def blocks_per_unit(block_size: int) -> int:
     """Block tables with a multiple of so many columns have whole units of keys. Raises nothing."""
     return UNIT // gcd(UNIT, block_size)
+
+
+def multiple(count: int, apart: int) -> int:
+    """The least multiple of `apart` that is no less than `count`. Raises nothing."""
+    return -(-count // apart) * apart
+
+
+def aligned(width: int) -> int:
+    """The width with which four rows of numbers start at a new cache line. Raises nothing."""
+    return multiple(width, 4)
+
+
+def widened(x: Tensor, width: int) -> Tensor:
+    """`[..., W]` of `x[..., D]`, with zeros at the end of each row."""
+    gap = width - x.shape[-1]
+    return F.pad(x, (0, gap)) if gap else x
 
 
 def joined(parts: list[Tensor], dim: int) -> Tensor:

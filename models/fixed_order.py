@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .attention_fused import Fused, fused
+from .attention_fused import fused
 from .attention_sums import by_sums
 from .attention_tiles import Like, joined
 from .invariant import tile_plan
@@ -30,6 +30,10 @@ class Way(Protocol):
     @property
     def queries(self) -> tuple[int, ...]:
         """Ascending: numbers of queries that may be attended together."""
+        ...
+
+    def keys_for(self, least: int, step: int) -> int:
+        """How many keys to attend over, of which `least` are needed: a multiple of `step`."""
         ...
 
     def laid(self, query: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,25 +84,21 @@ def exact(dtype: torch.dtype) -> torch.dtype:
 
 
 def keys_for(
-    least: int, step: int, dims: tuple[int, int], dtype: torch.dtype, device: torch.device
+    least: int,
+    step: int,
+    dims: tuple[int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+    how: How,
 ) -> int:
     """How many keys to attend over, a multiple of `step`, where `least` are needed.
 
     `dims` are D and D', `step` is a multiple of `UNIT`. Raises nothing.
     """
-    whole = -(-least // step) * step
-    library = _library(*dims, exact(dtype), device)
-    return whole if library is None else library.keys(whole, step)
+    return _way(*dims, exact(dtype), device, how).keys_for(least, step)
 
 
 def _way(key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device, how: How) -> Way:
-    library = _library(key_dim, value_dim, dtype, device) if how.softcap is None else None
-    if library is not None:
-        return library
-    return by_sums(key_dim, value_dim, Like(dtype, device), torch.get_num_threads())
-
-
-def _library(
-    key_dim: int, value_dim: int, dtype: torch.dtype, device: torch.device
-) -> Fused | None:
-    return fused(key_dim, value_dim, Like(dtype, device), torch.get_num_threads())
+    like, threads = Like(dtype, device), torch.get_num_threads()
+    library = fused(key_dim, value_dim, like, threads) if how.softcap is None else None
+    return library or by_sums(key_dim, value_dim, like, threads)

@@ -261,7 +261,6 @@ def _as_in_tiles(form: _Form, weight: Tensor, bias: Tensor | None, size: int, ti
 def _tried_together(form: _Form, weight: Tensor, bias: Tensor | None, size: int, tile: int) -> bool:
     draw = torch.Generator().manual_seed(0)
     rows = form.rows(torch.randn(size, weight.shape[form.summed], generator=draw), weight)
-    rows = rows.to(weight.device)
     whole = form.multiply(rows, weight, bias)
     parts = [form.multiply(part, weight, bias) for part in torch.split(rows, tile)]
     return torch.equal(whole, torch.cat(parts))

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .attention import AttentionBatch
-from .attention_tiles import blocks_per_unit
+from .attention_tiles import blocks_per_unit, multiple
 from .paged_cache import SCRATCH_BLOCK, SCRATCH_SLOT
 
 FEW = 8
@@ -32,14 +32,14 @@ def rounded_rows(count: int) -> int:
     """
     if count <= 4:
         return 1 << (count - 1).bit_length()
-    return _multiple(count, max(4, 1 << (count - 1).bit_length() >> 2))
+    return multiple(count, max(4, 1 << (count - 1).bit_length() >> 2))
 
 
 def rounded_columns(units: int) -> int:
     """The same of columns of block tables, in units: eight sizes for each power of two. Raises
     nothing.
     """
-    return _multiple(units, max(1, 1 << (units - 1).bit_length() >> 3))
+    return multiple(units, max(1, 1 << (units - 1).bit_length() >> 3))
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,3 @@ def _layout(lens: tuple[int, ...], sizes: tuple[int, ...]) -> _Layout:
         _Order.of_indices(tokens),
         torch.tensor(places),
     )
-
-
-def _multiple(count: int, apart: int) -> int:
-    return -(-count // apart) * apart

@@ -60,7 +60,7 @@ def test_bits_depend_on_no_number_of_queries_rows_or_keys(
     k, v = (torch.randn(2, 2, 1536, dim, generator=generator) for dim in dims)
 
     def keys(least: int) -> int:
-        return fixed_order.keys_for(least, UNIT, dims, torch.float32, CPU)
+        return fixed_order.keys_for(least, UNIT, dims, torch.float32, CPU, HOW[how])
 
     first = keys(seen)
     wanted = attend(query, k[:, :, :first], v[:, :, :first], hidden(first, seen=seen), HOW[how])
@@ -90,7 +90,7 @@ def test_a_prompt_at_once_has_the_bits_of_its_pieces_and_of_single_tokens(way: s
     k, v = (torch.randn(1, 2, 1024, 64, generator=generator) for _ in range(2))
 
     def of(first: int, last: int) -> Tensor:
-        keys = fixed_order.keys_for(last, UNIT, (64, 64), torch.float32, CPU)
+        keys = fixed_order.keys_for(last, UNIT, (64, 64), torch.float32, CPU, HOW["plain"])
 
         def bias(queries: int) -> Tensor:
             own = first + torch.arange(queries) // shared
@@ -128,10 +128,10 @@ def test_keys_of_which_a_row_sees_none_change_nothing(how: str) -> None:
 def test_the_last_part_is_rounded_up_to_a_length_that_may_be() -> None:
     ends = frozenset({64, 192, 512})
     library = Fused((4,), ends, 8, 8)
-    found = [library.keys(least, UNIT) for least in (1, 64, 65, 193, 512, 513, 600, 1000)]
+    found = [library.keys_for(least, UNIT) for least in (1, 64, 65, 193, 512, 513, 600, 1000)]
     assert found == [64, 64, 192, 512, 512, 576, 704, 1024]
-    assert library.keys(65, 3 * UNIT) == 192
-    assert library.keys(193, 3 * UNIT) == 576, "multiples of 192 up to it end with 384"
+    assert library.keys_for(65, 3 * UNIT) == 192
+    assert library.keys_for(193, 3 * UNIT) == 576, "multiples of 192 up to it end with 384"
 
 
 def test_lengths_of_the_last_part_that_add_in_another_order_are_not_used(

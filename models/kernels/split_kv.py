@@ -79,10 +79,10 @@ def launch_for(
 
     Left to itself the compiler spills a few registers where one more program would then fit beside
     this one. In half precision it may use all there are; in float32 it does so no more if no tile
-    is loaded ahead, which narrow heads need, and `scaled` ones, since they are widened. In half
-    precision a program of wide `scaled` heads has half as many rows; where rows are draft trees, so
-    has one of narrow `scaled` heads, and of the widest, which are latents. Of these, if `scaled`,
-    it has a quarter.
+    is loaded ahead, which narrow heads need, the widest, which are latents, and `scaled` ones,
+    since they are widened. In half precision a program of wide `scaled` heads has half as many
+    rows; where rows are draft trees, so has one of narrow `scaled` heads, and of the widest. Of
+    these, if `scaled`, it has a quarter.
     """
     head_bytes = triton.next_power_of_2(width) * dtype.itemsize
     wanted = -(-processors // max(1, rows * kv_heads))
@@ -95,7 +95,7 @@ def launch_for(
         tile=max(16, min(64, 16384 // head_bytes)),
         most_rows=16 if least else 32 if fewer else 64,
         num_warps=4 if head_bytes <= 128 else 8,
-        num_stages=1 if dtype == torch.float32 and (scaled or head_bytes <= 256) else 2,
+        num_stages=1 if dtype == torch.float32 and (scaled or not 256 < head_bytes <= 1024) else 2,
         registers=None if dtype == torch.float32 else 255,
     )
 

@@ -35,7 +35,10 @@ PART = 512
 MOST = 4 * PART
 """Keys that it is given at a time."""
 
-_FEW, _MANY = 16, 64  # queries that are compared
+TILES = (*QUERY_TILES, 256, 512)
+"""Queries at a time that are tried: the library works on more of them at a time if it has many."""
+
+_FEW, _MANY = 16, 64  # queries that are compared, at least; more are, with tiles of so many
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,8 @@ def fused(key_dim: int, value_dim: int, like: Like, threads: int) -> Fused | Non
     with _disable_current_modes(), suppress(NotImplementedError):  # there is none for the device
         trial = _Trial(width, like)
         ends = frozenset(filter(trial.may_end, range(UNIT, PART + 1, UNIT)))
-        queries = tuple(size for size in QUERY_TILES if trial.may_take(size, ends))
-        if QUERY_TILES[0] in queries and trial.adds_in_parts():
+        queries = tuple(size for size in TILES if trial.may_take(size, ends))
+        if TILES[0] in queries and trial.adds_in_parts():
             return Fused(queries, ends, width, value_dim)
     return None
 
@@ -131,7 +134,7 @@ class _Trial:
         self._draw = torch.Generator().manual_seed(width)
         self._like = like
         self._query, self._k, self._v = (
-            self._random(count, width) for count in (QUERY_TILES[-1], MOST, MOST)
+            self._random(count, width) for count in (TILES[-1], MOST, MOST)
         )
 
     def may_end(self, end: int) -> bool:
@@ -155,13 +158,13 @@ class _Trial:
 
     def _same(self, rows: int, first: int, last: int, how: tuple[int, int], keys: int) -> bool:
         """Whether queries that see from `first` to `last` keys, in tiles of a size and over a
-        number of keys, get what they get at once over `keys`.
+        number of keys, get what they get in tiles of `_MANY`, which is meant, over `keys`.
         """
         seen = torch.randint(first, last + 1, (rows,), generator=self._draw)
         hidden = torch.arange(keys) >= seen[:, None]
         bias = torch.zeros(1, 1, rows, keys).masked_fill_(hidden, -torch.inf)
         bias = bias.to(self._like.device, self._like.dtype)
-        return torch.equal(self._of(bias, *how), self._of(bias, rows, keys))
+        return torch.equal(self._of(bias, *how), self._of(bias, min(rows, _MANY), keys))
 
     def _of(self, bias: Tensor, size: int, keys: int) -> Tensor:
         rows, k, v = bias.shape[2], self._k[:, :, :keys], self._v[:, :, :keys]

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, wraps
+from itertools import chain
 from typing import Any
 
 import torch
@@ -165,10 +166,16 @@ def proven_tiles(
 
 @cache
 def tile_plan(rows: int, tiles: tuple[int, ...]) -> tuple[int, ...]:
-    """Tile sizes (of ascending `tiles`) that cover `rows`, with padding in the last one only."""
+    """Tile sizes (of ascending `tiles`) that cover `rows`, with padding in the last one only.
+
+    The smallest that holds what is left, unless it is one of more than 128 rows of which over a
+    third would be padding; else the largest that is filled.
+    """
     plan = []
     while rows > 0:
-        size = next((tile for tile in tiles if tile >= rows), tiles[-1])
+        holds = (tile for tile in tiles if rows <= tile <= max(TILES[-1], rows * 3 // 2))
+        filled = (tile for tile in reversed(tiles) if tile <= rows)
+        size = next(chain(holds, filled), tiles[0])
         plan.append(size)
         rows -= size
     return tuple(plan)

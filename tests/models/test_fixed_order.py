@@ -148,6 +148,10 @@ def test_lengths_of_the_last_part_that_add_in_another_order_are_not_used(
         mixed, summed = own(query, k, v, bias, scaling)
         return (mixed.nextafter(mixed + 1) if 16 < query.shape[2] < 64 else mixed), summed
 
+    def by_many(query: Tensor, k: Tensor, v: Tensor, bias: Tensor, scaling: float) -> object:
+        mixed, summed = own(query, k, v, bias, scaling)
+        return (mixed.nextafter(mixed + 1) if query.shape[2] > 64 else mixed), summed
+
     def by_keys(query: Tensor, k: Tensor, v: Tensor, bias: Tensor, scaling: float) -> object:
         mixed, summed = own(query, k, v, bias, scaling)
         return (mixed.nextafter(mixed + 1) if k.shape[2] > 1024 else mixed), summed
@@ -158,6 +162,7 @@ def test_lengths_of_the_last_part_that_add_in_another_order_are_not_used(
     for wrong, ends, queries in (
         (cuts, {end for end in found.ends if end <= 300 or end == PART}, found.queries),
         (by_tiles, set(found.ends), tuple(size for size in found.queries if size != 32)),
+        (by_many, set(found.ends), tuple(size for size in found.queries if size <= 64)),
     ):
         monkeypatch.setattr(attention_fused, "_fused", wrong)
         tried = fused.__wrapped__(16, 16, LIKE, 1)

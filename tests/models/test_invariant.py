@@ -178,11 +178,14 @@ def test_what_tries_whole_tiles_is_not_recorded(monkeypatch: pytest.MonkeyPatch)
     assert invariant._together
 
 
-@pytest.mark.parametrize("rows", range(1, 300, 7))
+@pytest.mark.parametrize("rows", range(1, 1100, 13))
 def test_tiles_cover_the_rows_with_little_padding(rows: int) -> None:
-    plan = tile_plan(rows, invariant.TILES)
-    assert set(plan) <= set(invariant.TILES)
-    assert rows <= sum(plan) < max(rows * 1.5, rows + 8)
+    larger = (*invariant.TILES, 256, 512)
+    for tiles in (invariant.TILES, larger):
+        plan = tile_plan(rows, tiles)
+        assert set(plan) <= set(tiles)
+        assert rows <= sum(plan) <= max(rows * 1.5, rows + 7)
+    assert len(tile_plan(rows, larger)) <= rows // 512 + 3
     assert len(tile_plan(rows, (1,))) == rows
 
 

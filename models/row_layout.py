@@ -36,7 +36,7 @@ def rounded_rows(count: int) -> int:
 
 
 def rounded_columns(units: int) -> int:
-    """The same of columns of block tables, in units: eight sizes for each power of two. Raises
+    """The same of columns of block tables, in units: four sizes for each power of two. Raises
     nothing.
     """
     return multiple(units, max(1, 1 << (units - 1).bit_length() >> 3))

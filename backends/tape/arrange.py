@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..operations import address_of
-from .entries import Entry, memory_of
+from .entries import OUTSIDE, Entry, memory_of
 from .program import Operation, changed
 
 _LINE = 64  # bytes; new tensors begin at a multiple of it, and kernels may depend on that
@@ -157,6 +157,7 @@ def _written_through(entries: Sequence[Entry], made: set[int], placed: Placed) -
             touches.setdefault(memory, []).append(at)
         for memory in entry.writes:
             writers.setdefault(memory, []).append(at)
+    calls = writers.get(OUTSIDE, [])  # which may look at any target, and change it
     kept = []
     for at, entry in enumerate(entries):
         if not _copies_whole(entry):
@@ -169,11 +170,13 @@ def _written_through(entries: Sequence[Entry], made: set[int], placed: Placed) -
         # it nobody may write the source, or the target as long as the source is read.
         if (
             free
-            and not any(touches[memory][0] <= each < at for each in touches[there])
+            and not any(touches[memory][0] <= each < at for each in (*touches[there], *calls))
             and writers[memory][-1] < at
-            and not any(at < each <= touches[memory][-1] for each in writers[there])
+            and not any(at < each <= touches[memory][-1] for each in (*writers[there], *calls))
         ):
             placed.elsewhere[memory] = target
+            touches[there] += touches[memory]  # or another source would be moved there meanwhile
+            writers[there] += writers[memory]
             continue
         kept.append(entry)
     return kept

@@ -247,6 +247,46 @@ def test_what_is_read_after_its_copy_was_changed_is_not_read_there() -> None:
     assert torch.equal(seen, (x + 1) * 2)
 
 
+def test_two_results_that_come_to_one_place_are_not_both_computed_there() -> None:
+    x, out, seen = floats(), torch.empty(ROWS, COLUMNS), torch.empty(ROWS, COLUMNS)
+
+    def body() -> None:
+        first = x + 1
+        out.copy_(first)
+        second = x * 2
+        seen.copy_(first * 3)  # by now the second would lie where the first does
+        out.copy_(second)
+
+    tape = recorded(body)
+    x.normal_()
+    tape.replay()
+    assert torch.equal(seen, (x + 1) * 3)
+    assert torch.equal(out, x * 2)
+
+
+def test_what_a_call_knows_beside_its_tensors_is_written_when_it_was() -> None:
+    """A call that is made anew each time may look at other memory than its own, and change it."""
+    x, known, told = floats(), torch.zeros(ROWS, COLUMNS), torch.empty(ROWS, COLUMNS)
+    again, tape = torch.empty(ROWS, COLUMNS), Tape(Pool())
+
+    def call(given: Tensor) -> None:
+        given.copy_(known)
+        known.neg_()
+
+    with torch.inference_mode(), tape.capture():
+        made = x + 1
+        tape.between(call, told)
+        known.copy_(made)
+        tape.between(call, again)
+        told.add_(made)
+    x.normal_()
+    known.fill_(7)
+    tape.replay()
+    assert torch.equal(told, 7 + (x + 1))
+    assert torch.equal(again, x + 1)
+    assert torch.equal(known, -(x + 1))
+
+
 def test_recordings_of_one_pool_share_its_memory() -> None:
     pool, x, out = Pool(), torch.randn(64, 64), torch.empty(64, 64)
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -166,6 +167,38 @@ def test_whole_tiles_are_one_product_where_it_has_their_bits(
     assert made == expected
 
 
+@pytest.mark.parametrize("bias", [None, torch.full((512,), 1e9)], ids=["no bias", "large bias"])
+@pytest.mark.parametrize("first", ["zeros", "one number in each sum", "as they are"])
+def test_weights_that_show_no_order_do_not_decide_for_others(
+    monkeypatch: pytest.MonkeyPatch, first: str, bias: Tensor | None
+) -> None:
+    """As of a library that, with many rows, adds every second product first."""
+
+    def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if len(rows) < 200:
+            return own(rows, weight, bias)
+        even = rows.clone()
+        even[:, 1::2] = 0
+        made = own(even, weight, None) + own(rows - even, weight, None)
+        return made if bias is None else made + bias
+
+    weight, x = torch.randn(512, 256), torch.randn(256, 256)
+    if invariant._proven(invariant._LINEAR, weight, bias)[-1] != 128:
+        pytest.skip("no products of 128 rows have the bits of fewer here")
+    own = invariant._LINEAR.multiply
+    monkeypatch.setattr(invariant, "_LINEAR", replace(invariant._LINEAR, multiply=multiply))
+    monkeypatch.setattr(invariant, "_together", {})
+    other = {
+        "zeros": torch.zeros(512, 256),
+        "one number in each sum": torch.eye(512, 256),
+        "as they are": torch.randn(512, 256),
+    }[first]
+    linear(x, other, bias)
+    assert [*invariant._together.values()] == [False]
+    small = None if bias is None else torch.randn(512)
+    assert torch.equal(linear(x, weight, small)[:128], linear(x[:128], weight, small))
+
+
 def test_what_tries_whole_tiles_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x, out = torch.randn(512, 256), torch.randn(256, 256), torch.empty(256, 512)
     monkeypatch.setattr(invariant, "_together", {})
@@ -204,12 +237,30 @@ def test_an_element_has_the_same_bits_in_any_place(
 
 
 def test_each_thread_gets_whole_vectors() -> None:
-    for threads in (1, 2, 3, 5, 64):
-        for size in (1, 64, 32768, 32769, 100_000, 1_000_003):
+    for threads in (1, 2, 3, 5, 12, 64):
+        for size in (1, 64, 16384, 16385, 32768, 32769, 100_000, 1_000_003):
             padded = invariant._aligned_size(size, threads)
             shares = min(threads, -(-padded // 32768))
             assert padded >= size
             assert padded % (64 * shares) == 0
+            assert padded <= 16384 or padded % (64 * threads) == 0, "gelu gives all threads a share"
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_gives_an_element_the_same_bits_in_each_threads_share(
+    approximate: str, threads: int
+) -> None:
+    function = partial(F.gelu, approximate=approximate)
+    some = torch.randn(4096, dtype=torch.float64) * 3
+    left_over = torch.cat([function(each) for each in some.split(1)])
+    differ = (left_over != function(some)).nonzero()
+    if not len(differ):
+        pytest.skip("elements that are left over have the bits of the others here")
+    value, wanted = some[differ[0]], function(some)[differ[0]]
+    torch.set_num_threads(threads)
+    for size in (16_000, 20_000, 40_000, 65_536, 200_000):
+        assert torch.equal(elementwise(function, value.repeat(size)), wanted.repeat(size))
 
 
 class Experts(nn.Module):

@@ -31,6 +31,7 @@ _OF_A_REQUEST = {  # what every request says itself
     "max_tokens": "use --output-len",
     "max_completion_tokens": "use --output-len",
 }
+_NOT_IN_NAMES = frozenset(' "(),/:;<=>?@[\\]{}')  # of headers
 
 
 def load_of(asked: LoadOptions) -> Load:
@@ -153,6 +154,9 @@ def target_of(asked: HttpOptions, load: LoadOptions, url: str, where: str) -> Ta
         if not f"{name}{value}".isprintable() or not f"{name}{value}".isascii():
             said = "headers are printable ASCII text"
             raise ConfigError.at(Mark(f"the header {name!r}"), said)
+        if _NOT_IN_NAMES & set(name):
+            said = f"a name has no space, and none of {''.join(sorted(_NOT_IN_NAMES - {' '}))}"
+            raise ConfigError.at(Mark(f"--header {name}"), said)
     return Target(
         root_of(url, where),
         load.endpoint,

@@ -77,7 +77,9 @@ PLAIN = Change()
 def configured(asked: WhatIfOptions, change: Change = PLAIN) -> Planned:
     """The plan with the settings and rows of the change, but not yet its costs and slots."""
     rows = change.rows or asked.rows
-    return planned_with(asked.config, change.settings, costs_named(asked.costs, rows), rows)
+    rows_of = "--rows" if change.rows is None else f"--sweep rows={change.rows}"
+    costs = costs_named(asked.costs, rows, rows_of)
+    return planned_with(asked.config, change.settings, costs, rows)
 
 
 def changed(asked: WhatIfOptions, plain: Planned, change: Change) -> Plan:
@@ -106,20 +108,26 @@ def _read(option: str, texts: Sequence[str] | None, kind: Callable[[Mark, str], 
 
 def number(where: Mark, text: str) -> float:
     """A duration or factor: finite, and not negative."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < 1e12:
+    if (found := _from_zero(text)) is None:
         raise ConfigError.at(where, f"{text!r} is not a number from 0 on")
     return found
 
 
 def whole(where: Mark, text: str) -> int:
-    found = number(where, text)
-    if found != int(found) or found < 1:
+    """A number of slots or rows."""
+    found = _from_zero(text)
+    if found is None or found != int(found) or found < 1:
         raise ConfigError.at(where, f"{text!r} is not a whole number from 1 on")
     return int(found)
+
+
+def _from_zero(text: str) -> float | None:
+    """The number that a text is; None: it is none, or negative, or too large."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if 0 <= found < 1e12 else None
 
 
 def _durations(config: str, plan: Plan, change: Change) -> dict[str, float]:

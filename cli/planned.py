@@ -62,10 +62,11 @@ def planned(
     return planned_with(name, overrides, costs_named(costs, rows), rows).plan
 
 
-def costs_named(name: str | None, rows: int | None) -> Costs | None:
-    """What `--costs` and `--rows` ask for. Raises `ConfigError`."""
+def costs_named(name: str | None, rows: int | None, rows_of: str = "--rows") -> Costs | None:
+    """What `--costs` asks for. Raises `ConfigError`. `rows_of`: the option that gives the rows."""
     if name is None and rows is not None:
-        raise ConfigError.at(Mark("--rows"), "is the batch size at which --costs is read: give one")
+        said = "is the batch size at which --costs is read: give --costs as well"
+        raise ConfigError.at(Mark(rows_of), said)
     if name is None:
         return None
     from ..configs.costs import load_costs

@@ -53,7 +53,10 @@ class Simulator:
         if isinstance(pipeline, AbstractGraph):
             raise wrong_at(cluster, ("pipeline",), "is an abstract graph: name a pipeline")
         if pipeline.drafter is not None and config.speculation is None:
-            said = f"{config.pipeline!r} drafts: say `speculation: {{acceptance: 0.7}}`, or another"
+            said = (
+                f"{config.pipeline!r} drafts: say `speculation: {{acceptance: 0.7}}` in the "
+                "cluster file, or name another pipeline"
+            )
             raise wrong_at(cluster, ("pipeline",), said)
         if pipeline.drafter is None and config.speculation is not None:
             said = f"the pipeline {config.pipeline!r} has no drafter: name one that has"

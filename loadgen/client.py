@@ -153,8 +153,11 @@ class Client:
             async with self._session.get(url, allow_redirects=False) as response:
                 if response.status != 200:
                     text = await _short_text(response)
-                    said = f"answered {response.status} {text}".rstrip() + "; --model names one"
-                    raise ConfigError.at(Mark(url), said)
+                    said = f"answered {response.status} {text}".rstrip()
+                    advice = (
+                        "--api-key sends one" if response.status == 401 else "--model names one"
+                    )
+                    raise ConfigError.at(Mark(url), f"{said}; {advice}")
                 listed = await response.json(content_type=None)
         except (OSError, TimeoutError) as error:
             raise unreachable(self._target, error) from error

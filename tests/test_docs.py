@@ -39,6 +39,7 @@ from typer.testing import CliRunner
 from stepweave.cli import compare
 from stepweave.cli.main import app
 from stepweave.configs.prompts import read_prompts
+from stepweave.policies.registry import DECISIONS
 from stepweave.serving import profiling
 from stepweave.testing.exploring import campaign
 from stepweave.testing.exploring.mutants import mutants
@@ -276,6 +277,12 @@ def test_every_document_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for document in sorted((ROOT / "docs").rglob("*.md")):
         assert f"]({document.relative_to(ROOT)})" in readme
+
+
+def test_the_glossary_names_every_decision() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    [said] = re.findall(r"\* \*\*Policy\*\*: [^*]*? in the pipeline file: ([^.*]+)\.", glossary)
+    assert set(re.findall(r"\w+", said)) - {"or"} == set(DECISIONS)
 
 
 SCRIPTS = ("make_images", "tutorial_images")

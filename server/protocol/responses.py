@@ -136,6 +136,12 @@ Items = Annotated[
 ]
 
 
+def _text_or_items(given: Any) -> str | None:
+    if isinstance(given, str):
+        return "text"
+    return "items" if isinstance(given, list | tuple) else None
+
+
 class FunctionTool(Function):
     """A function that the model may call; functions are the only kind of tool."""
 
@@ -190,7 +196,11 @@ class ResponsesRequest(_ResponseSampling):
     """The body of POST /v1/responses."""
 
     input: Annotated[Text, Tag("text")] | Annotated[Items, Tag("items")] = Field(
-        discriminator=Discriminator(lambda given: "text" if isinstance(given, str) else "items"),
+        discriminator=Discriminator(
+            _text_or_items,
+            custom_error_type="text_or_items",
+            custom_error_message="must be a text or a list of items",
+        ),
         description="What the user says, or the items of the conversation.",
     )
     instructions: Text | None = Field(

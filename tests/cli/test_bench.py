@@ -161,6 +161,8 @@ def test_a_request_that_failed_is_counted_told_and_the_exit_status(
         (["--extra-body", '{"model": "m"}'], "cannot have 'model': use --model"),
         (["--header", "X"], "write it as --header NAME=VALUE"),
         (["--header", "X=a\nb"], "headers are printable ASCII"),
+        (["--header", "Trace Id=1"], "--header Trace Id: a name has no space, and none of"),
+        (["--header", "X:=1"], "--header X:: a name has no space, and none of"),
         (["--plot", "plot.png"], "--plot plot.png: the ending must be .svg"),
         (["-o", "."], ".: is a directory"),
         (["--request-rat", "3"], "--request-rate"),

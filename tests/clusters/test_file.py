@@ -86,7 +86,7 @@ def test_what_is_wrong_is_told_with_its_line_and_the_nearest_right_name(
     ("settings", "said"),
     [
         ({"pipeline": "asynk"}, "did you mean 'async'"),
-        ({"pipeline": "async_eagle"}, "drafts: say `speculation"),
+        ({"pipeline": "async_eagle"}, "drafts: say `speculation.*` in the cluster file, or name"),
         ({"speculation.acceptance": "0.5"}, "has no drafter"),
         ({"costs": "llama_8"}, "did you mean 'llama_8b'"),
         ({"pipeline": "abstract_decode"}, "is an abstract graph"),

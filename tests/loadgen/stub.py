@@ -30,6 +30,7 @@ class Stub:
         self.headers: list[dict[str, str]] = []
         self.url = ""
         self.models = [GOOD]
+        self.key: str | None = None  # that a list of the models needs
         self.quiet: asyncio.Event | None = None  # set when the server ends
         self.came = threading.Condition()  # notified of every request
 
@@ -98,6 +99,8 @@ class Stub:
         yield "[DONE]"
 
     async def list_models(self, request: web.Request) -> web.Response:
+        if self.key is not None and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response({"error": {"message": "a key is needed"}}, status=401)
         return web.json_response({"data": [{"id": name} for name in self.models]})
 
     async def metrics(self, request: web.Request) -> web.Response:

@@ -136,6 +136,12 @@ def test_a_server_without_models_needs_a_name(server: Stub) -> None:
         bench(Target(server.url))
 
 
+def test_a_server_that_wants_a_key_is_not_said_to_want_a_model(server: Stub) -> None:
+    server.key = "secret"
+    with pytest.raises(ConfigError, match=r"answered 401 a key is needed; --api-key sends one$"):
+        bench(Target(server.url))
+
+
 def test_nobody_there_is_said_with_the_place() -> None:
     with socket.socket() as taken:  # bound, and not listening
         taken.bind(("127.0.0.1", 0))

@@ -290,6 +290,8 @@ def test_log_probabilities_are_those_of_a_chat(service: Running, client: openai.
         ({"text": UNIQUE, "structured_outputs": {"regex": "a"}}, "text", "text and structured_"),
         ({"min_tokens": 5}, "min_tokens", "at most max_output_tokens, 4"),
         ({"input": []}, "input", "at least 1"),
+        ({"input": 3}, "input", "input: must be a text or a list of items, not 3"),
+        ({"input": {"role": "user"}}, "input", "input: must be a text or a list of items"),
         ({"input": [{"type": "item_reference", "id": "1"}]}, "input", "function_call_output"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},

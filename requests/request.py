@@ -210,12 +210,9 @@ class Request:
         """Take the text of the tokens that were settled next: the text that may be shown now, how
         many tokens belong to the request, and why the last of these ends it, if it does.
         """
-        decision = self.stopper.push(tokens, self.decoder.push)
-        text, reason = decision.text, decision.finish_reason
-        if reason is not None and not isinstance(decision.stop, str):
-            text += self.decoder.finish()
-        self.text += text
-        return text, decision.kept, reason
+        decision = self.stopper.push(tokens, self.decoder.push, self.decoder.finish)
+        self.text += decision.text
+        return decision.text, decision.kept, decision.finish_reason
 
     def forget_after(self, tokens: int) -> None:
         """Drop all but the first so many output tokens."""
@@ -241,9 +238,10 @@ class Request:
     def tell_end(self) -> None:
         """Deliver the output; text that was held back is part of it, where others ended it."""
         if self.finish_reason in ("cancelled", "error"):
-            held = self.stopper.release()
+            rest = ""
             with suppress(Exception):  # it may be the decoder that failed: the output comes anyway
-                held += self.decoder.finish()
+                rest = self.decoder.finish()
+            held = self.stopper.release(rest)
             self.text += held
             self.tell(held, 0)
         if self.deliver is not None:

@@ -36,7 +36,7 @@ def step_mode(rows: Sequence[ScheduledRow]) -> str:
     """
     decoding = sum(row.decodes for row in rows)
     kind = "decode" if decoding == len(rows) else "mixed" if decoding else "prefill"
-    drafts = any(row.decodes and row.request.window > 1 for row in rows)
+    drafts = any(row.decodes and row.window > 1 for row in rows)
     grammar = any(row.yields and row.request.structured for row in rows)
     return ", ".join([kind, *["drafts"] * drafts, *["grammar"] * grammar])
 

@@ -45,7 +45,8 @@ class StopChecker:
     The stop string that completes first in the text ends it, and of two that complete at the same
     character the longer; the text is cut before it. So the cut does not depend on how the text
     falls into tokens. Text that could still become a stop string is held back until it cannot, or
-    until the request ends another way.
+    until the request ends another way. What the decoder itself holds back to the end, as behind
+    half of a character, is text like any other.
 
     Args:
         stop_token_ids: tokens that end the request (end of sequence included, unless ignored).
@@ -100,8 +101,13 @@ class StopChecker:
     def finish_reason(self) -> FinishReason | None:
         return self._finish_reason
 
-    def push(self, tokens: Sequence[int], decode: DecodePiece) -> StopDecision:
+    def push(
+        self, tokens: Sequence[int], decode: DecodePiece, rest: Callable[[], str] = str
+    ) -> StopDecision:
         """Take the tokens that one step settled. After the end nothing is kept or decoded.
+
+        `rest`: the text that the decoder has held back, asked for when the tokens end the request,
+        unless a stop string does.
 
         Raises:
             ValueError: a placeholder among them; nothing is taken then.
@@ -115,41 +121,58 @@ class StopChecker:
             if self._finish_reason is not None:
                 break
             kept += 1
-            shown.append(self._take(token, decode))
+            shown.append(self._take(token, decode, rest))
         return StopDecision(kept, "".join(shown), self._finish_reason, self._stop)
 
-    def release(self) -> str:
-        """The text that is held back, for a request that ends from outside (abort, failure)."""
-        held, self._held = self._held, ""
-        return held
+    def release(self, rest: str = "") -> str:
+        """The text that is held back, for a request that ends from outside (abort, failure), and
+        the `rest`, which the decoder has held back: up to a stop string in it, if there is one.
+        """
+        text, self._held = self._held + rest, ""
+        return self._before_match(text)[0]
 
-    def _take(self, token: int, decode: DecodePiece) -> str:
+    def _take(self, token: int, decode: DecodePiece, rest: Callable[[], str]) -> str:
         self._count += 1
         may_stop = self._count >= self._min_tokens
         if token in self._stop_tokens:
             self._finish_reason, self._stop = "stop", token
-            return self.release()
+            return self._ended_with(self._held, rest)
 
         piece = decode([token])
         text = self._held + piece
         if self._policy is not None:
             self._tokens.append(token)
             self._text += piece
-        if not may_stop:
-            self._finish_at_length()  # max_tokens may equal min_tokens only at the next token
+        if not may_stop:  # nor is it the last that there may be: `min_tokens` is no more than that
             return text
-        match = self._first_match(text)
-        if match is not None:
-            start, string = match
+        shown, string = self._before_match(text)
+        if string is not None:
             self._held = ""
             self._finish_reason, self._stop = "stop", string
-            return text[: start + len(string) if self._include else start]
+            return shown
         if self._ended_by_policy() or self._finish_at_length():
-            self._held = ""
-            return text
+            return self._ended_with(text, rest)
         keep = self._could_grow(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+    def _ended_with(self, text: str, rest: Callable[[], str]) -> str:
+        """The last text that is shown: what the decoder has held back may complete a stop string,
+        which then came before whatever has ended the request.
+        """
+        self._held = ""
+        shown, string = self._before_match(text + rest())
+        if string is not None:
+            self._finish_reason, self._stop = "stop", string
+        return shown
+
+    def _before_match(self, text: str) -> tuple[str, str | None]:
+        """What may be shown of a text, and the stop string in it that ends it there."""
+        match = self._first_match(text) if self._count >= self._min_tokens else None
+        if match is None:
+            return text, None
+        start, string = match
+        return text[: start + len(string) if self._include else start], string
 
     def _ended_by_policy(self) -> bool:
         if self._policy is None:

@@ -93,7 +93,12 @@ class Intake:
         asked = self._asked(params)
         settled = params.settled_token_ids
         self._check_tokens("settled_token_ids", settled)
-        params = replace(params, settled_token_ids=())
+        params = replace(
+            params,
+            settled_token_ids=(),
+            logprobs=self._alternatives(params.logprobs),
+            prompt_logprobs=self._alternatives(params.prompt_logprobs),
+        )
         found = [
             self._request(
                 next(uids),
@@ -200,6 +205,12 @@ class Intake:
             there = f"there are {', '.join(known)}" if known else "model.adapters names none"
             raise RequestError(f"no adapter {name!r}{did_you_mean(name, known)}: {there}")
         return known[name]
+
+    def _alternatives(self, asked: int | None) -> int | None:
+        """How many tokens are told beside each: no more than there are, since a step that looked
+        for more would fail with all of its requests.
+        """
+        return None if asked is None else min(asked, self._engine.model.vocab_size)
 
     def _stops(self, params: SamplingParams) -> frozenset[int]:
         """The tokens that end a request. Raises `RequestError` for too many."""

@@ -72,8 +72,14 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
             ),
             vocab_size,
         )
+        silent = frozenset(
+            token for token, text in enumerate(self._info.decoded_vocab) if not text
+        )
         self._filler = XGrammarFiller(
-            self._shape, options.fill_threads, Surrogates(self._info.decoded_vocab)
+            self._shape,
+            options.fill_threads,
+            Surrogates(self._info.decoded_vocab),
+            silent - shape.stop_tokens,
         )
         self._compiler = xgr.GrammarCompiler(
             self._info, max_threads=options.compile_threads, cache_enabled=False
@@ -115,13 +121,19 @@ class XGrammarMatcher(LibraryMatcher):
     def __init__(self, grammar: XGrammar) -> None:
         super().__init__(grammar.spec.kind, grammar.shape, grammar.filler)
         self._allowed = grammar.allowed
+        self._silent = grammar.filler.silent
         self._surrogates = grammar.filler.surrogates
         self._inner = xgr.GrammarMatcher(
             grammar.handle, override_stop_tokens=sorted(grammar.shape.stop_tokens)
         )
 
     def allows(self, token: int, drafts: Sequence[int] = ()) -> bool:
-        """Whether a token may come after drafts, by what the library does not check."""
+        """Whether a token may come after drafts, by what the library does not check.
+
+        Of tokens that spell nothing it knows, but it writes a line to standard error for each.
+        """
+        if token in self._silent:
+            return False
         if self._allowed is not None and not self._allowed[token // 32] >> (token % 32) & 1:
             return False
         return self._surrogates.allow(token, self._last(drafts))
@@ -180,9 +192,12 @@ class XGrammarFiller:
     that may have moved are brought back from the tokens that they had accepted.
     """
 
-    def __init__(self, shape: MaskShape, threads: int, surrogates: Surrogates) -> None:
+    def __init__(
+        self, shape: MaskShape, threads: int, surrogates: Surrogates, silent: frozenset[int]
+    ) -> None:
         self._shape = shape
         self.surrogates = surrogates
+        self.silent = silent  # tokens that spell nothing, and end no output
         self._batch = xgr.BatchGrammarMatcher(max_threads=threads)
 
     @property

@@ -7,9 +7,12 @@ from stepweave.requests.params import SamplingParams
 from stepweave.requests.step_counts import step_mode
 
 
-def row(*, decodes: bool, window: int = 1, structured: bool = False) -> ScheduledRow:
+def row(
+    *, decodes: bool, window: int = 1, structured: bool = False, narrowed: int = 0
+) -> ScheduledRow:
     spec = RequestSpec(0, "0", SamplingParams(), 4, window=window, structured=structured)
-    return ScheduledRow(spec, 0, 0, (1,), start=-1 if decodes else 0, tokens=(5,) * (not decodes))
+    start, tokens = (-1, ()) if decodes else (0, (5,))
+    return ScheduledRow(spec, 0, 0, (1,), start=start, tokens=tokens, narrowed=narrowed)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +23,8 @@ def row(*, decodes: bool, window: int = 1, structured: bool = False) -> Schedule
         ([row(decodes=False, window=3)], "prefill"),  # its drafts are not there yet
         ([row(decodes=True), row(decodes=False)], "mixed"),
         ([row(decodes=True, window=3), row(decodes=True)], "decode, drafts"),
+        ([row(decodes=True, window=3, narrowed=1)], "decode, drafts"),
+        ([row(decodes=True, window=3, narrowed=2)], "decode"),  # by a plan without a drafter
         ([row(decodes=True, structured=True)], "decode, grammar"),
         ([row(decodes=False, structured=True), row(decodes=True, window=2)],
          "mixed, drafts, grammar"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stepweave.policies.errors import PolicyError
 from stepweave.policies.policy import Policy
 from stepweave.policies.stopping import OutputView
+from stepweave.requests.request import Request, SamplingParams
 from stepweave.requests.stopping import StopChecker, StopDecision
 
 EOS = 9
@@ -76,6 +77,77 @@ def test_held_text_is_shown_when_the_request_ends_otherwise(ending: str) -> None
     else:
         last = checker.push([EOS if ending == "stop" else 2], decode)
         assert (last.text, last.finish_reason) == ("E" if ending == "stop" else "EN", ending)
+
+
+@pytest.mark.parametrize("ending", ["stop", "length", "policy", "abort"])
+@pytest.mark.parametrize(
+    ("strings", "rest", "shown"),
+    [
+        (["\n"], "\n\N{REPLACEMENT CHARACTER}", "xE"),  # a token that ends inside a character
+        (["END"], "ND.", "x"),  # begun by what this class holds back itself
+        (["END"], "N", "xEN"),
+    ],
+)
+def test_a_stop_string_in_what_the_decoder_held_back_is_cut_too(
+    ending: str, strings: list[str], rest: str, shown: str
+) -> None:
+    most = 2 if ending == "length" else 99
+    policy = Faulty(says=lambda output: len(output.tokens) == 2) if ending == "policy" else None
+    checker = StopChecker([EOS], strings, most, policy=policy)
+    decode = Decoder({1: "xE", 2: ""})
+    text = checker.push([1], decode, lambda: rest).text
+    if ending == "abort":
+        assert text + checker.release(rest) == shown
+        return
+    last = checker.push([EOS if ending == "stop" else 2], decode, lambda: rest)
+    assert (text + last.text, last.kept) == (shown, 1)
+    found = strings[0] in f"xE{rest}"
+    assert last.finish_reason == ("length" if ending == "length" and not found else "stop")
+    assert (last.stop == strings[0]) == found
+
+
+class Holding:
+    """Shows nothing before the end, as a decoder does behind half of a character."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return "a\n\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize("ending", ["length", "cancelled"])
+def test_no_request_shows_a_stop_string_that_its_decoder_held_back(ending: str) -> None:
+    params = SamplingParams(max_tokens=2, stop="\n")
+    request = Request(
+        uid=0,
+        id="0",
+        prompt="",
+        prompt_ids=(5,),
+        params=params,
+        max_tokens=2,
+        stop_token_ids=frozenset(),
+        stopper=StopChecker([], params.stop, 2),
+        decoder=Holding(),
+    )
+    if ending == "length":
+        assert request.take_text([7, 8]) == ("a", 2, "stop")
+    else:
+        assert request.take_text([7]) == ("", 1, None)
+        request.finish_reason = "cancelled"
+        request.tell_end()
+    assert request.text == "a"
+
+
+def test_what_the_decoder_held_back_counts_from_min_tokens_on() -> None:
+    decode = Decoder({1: "", 2: "x"})
+    checker = StopChecker([EOS], ["END"], 9, min_tokens=3)
+    assert checker.push([1, EOS], decode, lambda: "END") == StopDecision(2, "END", "stop", EOS)
+
+    def rest() -> str:
+        raise AssertionError("behind a stop string nothing is shown")
+
+    assert StopChecker([EOS], ["x"], 9).push([2], decode, rest).stop == "x"
 
 
 def test_the_string_that_completes_first_wins_and_the_longer_of_two() -> None:

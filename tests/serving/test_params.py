@@ -3,11 +3,13 @@
 import itertools
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from transformers import AutoModelForCausalLM
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from stepweave import LLM
 from stepweave.configs.errors import ConfigError
@@ -19,6 +21,7 @@ from stepweave.serving.engine import EngineError
 from stepweave.structured.auto_backend import AutoBackend
 from stepweave.structured.backend import CompiledGrammar
 from stepweave.structured.grammar import GrammarError, GrammarSpec
+from stepweave.testing.models import save_tiny
 
 STORY = "Write a short story about a fox named Ida."
 REVIEW = "Is this review positive or negative? What a wonderful lamp!"
@@ -89,6 +92,28 @@ def test_log_probabilities_are_those_of_the_model_alone(llm: LLM) -> None:
     assert any(each.rank > 1 for each in output.logprobs)
     told = output.to_json()
     assert told["logprobs"][0]["top"][0][1] >= told["logprobs"][0]["logprob"]
+
+
+def test_of_a_small_vocabulary_all_is_told_and_no_neighbour_fails(tmp_path: Path) -> None:
+    words = {word: number for number, word in enumerate(["<eos>", "<unk>", *"ACGT"])}
+    backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    folder = save_tiny(tmp_path, vocab_size=len(words))
+    tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer(tokenizer_object=backend, eos_token="<eos>", unk_token="<unk>").save_pretrained(
+        folder
+    )
+    asked = {"max_tokens": 4, "ignore_eos": True}
+    with LLM(folder, pipeline="synchronous") as llm:
+        neighbour, told, of_prompt = llm.generate(
+            ["ACGT", "CCGA", "GAT"],
+            [asked, {**asked, "logprobs": 7}, {**asked, "prompt_logprobs": 32}],
+        )
+    assert [each.error for each in (neighbour, told, of_prompt)] == [None] * 3
+    assert len(neighbour.token_ids) == 4
+    for found in (told.logprobs, of_prompt.prompt_logprobs):
+        assert found
+        assert {len(each.top) for each in found} == {len(words)}
 
 
 def test_min_tokens_holds_off_the_end_and_gives_way_to_a_grammar(llm: LLM) -> None:

@@ -200,3 +200,20 @@ def test_a_mask_that_could_only_be_filled_in_a_copy_is_refused(xgrammar: XGramma
     with pytest.raises(ValueError, match="C-contiguous"):
         fill_batch([(each, [], row) for row, each in enumerate(matchers)], wide[::2])
     assert (wide == ALL_ALLOWED).all()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_drafts_that_spell_nothing_end_the_walk_and_no_library_speaks(
+    name: str, tokenizer: PreTrainedTokenizerFast, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The service writes JSON to standard error, a line each; libraries write there themselves."""
+    matcher = make_backend(name, tokenizer).compile(SPECS["regex"]).matcher()
+    first = next_tokens(matcher)[0]
+    capfd.readouterr()
+    for token in (PAD, VOCAB - 1):
+        drafts = (first, token, first)
+        masks = np.zeros((2, 4, words(VOCAB)), np.int32)
+        assert matcher.fill_window(drafts, masks[0]) == 1
+        assert fill_batch([(matcher, drafts, 0)], masks[1:]) == ([1], {})
+        assert not matcher.accept(token)
+    assert capfd.readouterr() == ("", "")

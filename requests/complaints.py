@@ -62,9 +62,10 @@ def complaint(
         if reason := getattr(model, "NOT_SUPPORTED", {}).get(key):
             return f"{key} is not supported: {reason}"
         where = f"{_spell(location[:-1])}: " if len(location) > 1 else ""
-        return (
-            f"{where}unknown key {key!r}{did_you_mean(key, known_keys(model, detail['loc'][:-1]))}"
-        )
+        known = known_keys(model, detail["loc"][:-1])
+        if key in known:  # of another member of the union that stands there
+            return f"{where}the key {key!r} belongs to another type"
+        return f"{where}unknown key {key!r}{did_you_mean(key, known)}"
     if kind == "missing":
         return f"{_spell(location[:-1]) or whole} lacks the key {location[-1]!r}"
     if kind == "union_tag_not_found":

@@ -72,9 +72,7 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
             ),
             vocab_size,
         )
-        silent = frozenset(
-            token for token, text in enumerate(self._info.decoded_vocab) if not text
-        )
+        silent = frozenset(token for token, text in enumerate(self._info.decoded_vocab) if not text)
         self._filler = XGrammarFiller(
             self._shape,
             options.fill_threads,

@@ -18,7 +18,10 @@ class Text(BaseModel):
 
 
 class Number(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     type: Literal["number"]
+    digits: int = 1
 
 
 def kind_of(given: Any) -> str:
@@ -44,6 +47,12 @@ def told(**given: Any) -> str:
 def test_a_kind_that_a_function_reads_is_named_by_its_key() -> None:
     said = told(items=[{"type": "nubmer"}])
     assert said == "items[0].type cannot be \"nubmer\" (did you mean 'number'?)"
+
+
+def test_a_key_of_another_kind_is_not_unknown() -> None:
+    assert told(items=[{"digits": 3}]) == "items[0].text: the key 'digits' belongs to another type"
+    said = told(items=[{"digit": 3}])
+    assert said == "items[0].text: unknown key 'digit' (did you mean 'digits'?)"
 
 
 @pytest.mark.parametrize("name", ["a/b", "", "a" * 9])

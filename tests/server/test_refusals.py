@@ -47,6 +47,12 @@ def refused(answer: httpx.Response, status: int) -> dict[str, Any]:
 
 WRONG: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"messages": HELLO, "temprature": 1}, "temprature", "did you mean 'temperature'?"),
+    (
+        CHAT,
+        {"messages": [{**HELLO[0], "tool_calls": []}]},
+        "messages",
+        "messages[0]: the key 'tool_calls' belongs to another type",
+    ),
     (CHAT, {"messages": HELLO, "guided_json": {}}, "guided_json", 'structured_outputs: {"json"'),
     (CHAT, {"messages": HELLO, "guided_regex": "a"}, "guided_regex", '{"regex": pattern}'),
     (CHAT, {"messages": HELLO, "functions": [{}]}, "functions", "use tools"),

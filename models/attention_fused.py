@@ -46,7 +46,7 @@ class Fused:
     """Attention over keys `[R, h, C, D]` and values `[R, h, C, D']` whose sums have one order."""
 
     queries: tuple[int, ...]
-    """Ascending: numbers of queries at a time. The first is that of the order."""
+    """Ascending: numbers of queries at a time."""
     ends: frozenset[int]
     """How many keys the last part may have."""
     width: int  # W

@@ -167,7 +167,7 @@ def test_each_ending_gives_a_file_of_its_kind(files: Path) -> None:
     [
         (("async", "-o", "out.pdf"), "must be one of .html, .json, .svg, .txt"),
         (("async", "--costs", "llama_9b"), "did you mean 'llama_8b'?"),
-        (("async", "--rows", "4"), "--costs is read: give one"),
+        (("async", "--rows", "4"), "--costs is read: give --costs as well"),
         (("async", "--costs", "all", "--compare", "depth=1"), "drop --compare"),
         (("async", "--compare", "depth"), "write it as --compare dotted.key=value"),
         (("async", "--compare", "depht=1"), "--compare depht=1: unknown key"),

@@ -133,7 +133,6 @@ class StopChecker:
 
     def _take(self, token: int, decode: DecodePiece, rest: Callable[[], str]) -> str:
         self._count += 1
-        may_stop = self._count >= self._min_tokens
         if token in self._stop_tokens:
             self._finish_reason, self._stop = "stop", token
             return self._ended_with(self._held, rest)
@@ -143,7 +142,9 @@ class StopChecker:
         if self._policy is not None:
             self._tokens.append(token)
             self._text += piece
-        if not may_stop:  # nor is it the last that there may be: `min_tokens` is no more than that
+        if (
+            not self._may_stop
+        ):  # nor is it the last that there may be: `min_tokens` is no more than that
             return text
         shown, string = self._before_match(text)
         if string is not None:
@@ -155,6 +156,10 @@ class StopChecker:
         keep = self._could_grow(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+    @property
+    def _may_stop(self) -> bool:
+        return self._count >= self._min_tokens
 
     def _ended_with(self, text: str, rest: Callable[[], str]) -> str:
         """The last text that is shown: what the decoder has held back may complete a stop string,
@@ -168,7 +173,7 @@ class StopChecker:
 
     def _before_match(self, text: str) -> tuple[str, str | None]:
         """What may be shown of a text, and the stop string in it that ends it there."""
-        match = self._first_match(text) if self._count >= self._min_tokens else None
+        match = self._first_match(text) if self._may_stop else None
         if match is None:
             return text, None
         start, string = match

@@ -63,21 +63,23 @@ class XGrammarBackend(LibraryBackend["XGrammar"]):
             options,
             lambda: {"tokenizer": self._info.serialize_json(), "vocab_size": vocab_size},
         )
+        spelled = (
+            self._info.decoded_vocab
+        )  # made anew by each look: a quarter of a second of 128,000
         # Compact JSON holds no control character anywhere, strings included.
         self._without_controls = row_allowing(
             (
                 token
-                for token, text in enumerate(self._info.decoded_vocab)
+                for token, text in enumerate(spelled)
                 if token in shape.stop_tokens or not any(byte < 0x20 for byte in text)
             ),
             vocab_size,
         )
-        silent = frozenset(token for token, text in enumerate(self._info.decoded_vocab) if not text)
         self._filler = XGrammarFiller(
             self._shape,
             options.fill_threads,
-            Surrogates(self._info.decoded_vocab),
-            silent - shape.stop_tokens,
+            Surrogates(spelled),
+            frozenset(self._info.special_token_ids),
         )
         self._compiler = xgr.GrammarCompiler(
             self._info, max_threads=options.compile_threads, cache_enabled=False
@@ -195,7 +197,7 @@ class XGrammarFiller:
     ) -> None:
         self._shape = shape
         self.surrogates = surrogates
-        self.silent = silent  # tokens that spell nothing, and end no output
+        self.silent = silent  # tokens that spell nothing, and end no output: the library's own list
         self._batch = xgr.BatchGrammarMatcher(max_threads=threads)
 
     @property
